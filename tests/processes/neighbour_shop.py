@@ -1,7 +1,7 @@
 """The app that works next to other programs. Each tool call leaves a line outside the database.
 
-Its own code reads the database, too, with another SQLite library in the same process, which drops the locks that the
-process has on the file.
+Its own code reads the database, too, with another SQLite library in the same process. Each close
+drops the POSIX locks that the process has on the file.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ app = App("shop")
 
 
 @app.step
-async def look(order: int) -> int:
+async def look() -> int:
     """Read the database as other programs do."""
-    if order % 10:
-        return 0
     connection = sqlite3.connect(os.environ["HOLDFAST_URL"].removeprefix("sqlite:///"), timeout=30)
     try:
         (count,) = connection.execute("SELECT count(*) FROM workers").fetchone()
@@ -39,5 +37,5 @@ async def charge(order: int) -> str:
 @app.job
 async def checkout(order: int) -> str:
     """Look, then charge."""
-    await look(order)
+    await look()
     return await charge(order)

@@ -1,7 +1,7 @@
 """The files of an open SQLite database: created private, held so that no other program deletes the log, checked.
 
-SQLite's own locks are POSIX locks. The kernel drops all POSIX locks of a process on a file when the process closes any
-descriptor of that file. That may be a backup in Python, a second SQLite library, or `open().read()`.
+SQLite's own locks on the database are POSIX locks. The kernel drops all POSIX locks of a process on a file when the
+process closes any descriptor of that file. That may be a backup in Python, a second SQLite library, or `open().read()`.
 Then another program that reads and closes the database believes that it is the last user. It deletes the log under the
 processes that write to it. So:
 
@@ -9,6 +9,7 @@ processes that write to it. So:
 - On Linux it holds two shared locks of its own (`F_OFD_SETLK`) for as long: one where SQLite looks before it deletes
   the log, one where it looks before it clears the shared memory. They belong to the descriptor, so that no other
   `close` drops them.
+- `descriptor_locks` does the same for the locks that SQLite takes on the shared memory for each read and commit.
 - `check` compares the inodes of database, log and shared memory with those that were opened.
 
 What can fail:
@@ -32,6 +33,7 @@ from typing import Any
 import apsw
 
 from holdfast.errors import StoreReplaced, StoreUnavailable
+from holdfast.store.sqlite import descriptor_locks
 
 # Where SQLite's lock bytes are: https://sqlite.org/src/file/src/os.h and https://sqlite.org/walformat.html
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510  # of the database: held shared by each open connection
@@ -72,6 +74,7 @@ class DatabaseFiles:
                 if known is not None:
                     known.users += 1
                     return known
+            descriptor_locks.install()
             # Created here, so that no other user can read it from the first moment on.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             files = cls(path, descriptor)
