@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import math
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ from holdfast.client.overview.series import MINUTES, Series, read_series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.overview.story_cache import StoryCache
 from holdfast.client.plans import Planning
+from holdfast.client.portal import Portal
 from holdfast.client.process_fork import abandon_store, leave
 from holdfast.client.retention import ENDED, evict, evict_audit, purge, remove_jobs
 from holdfast.client.run_handle import RunHandle, job_of_run
@@ -840,6 +842,18 @@ class App(Planning, Client):
         if self._opened is not None:
             store, self._opened = self._opened, None
             await store.close()
+
+    @contextlib.contextmanager
+    def borrowed(self, store: Store, config: Config, portal: Portal) -> Iterator[None]:
+        """Use another store, other settings and another loop for a while, as a test does."""
+        own = (self._opened, self.config, self._portal, self._effects, self._threads, self._journals, self._watchers)
+        self._opened, self.config, self._portal = store, config, portal
+        self._effects = self._threads = None
+        self._journals, self._watchers = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+        try:
+            yield
+        finally:
+            self._opened, self.config, self._portal, self._effects, self._threads, self._journals, self._watchers = own
 
     def after_fork_in_child(self) -> None:
         """Leave the loop, the store and the workers to the parent process."""

@@ -27,10 +27,15 @@ _log = logging.getLogger("holdfast")
 
 
 class Portal:
-    """An event loop in a thread, for callers without a loop."""
+    """An event loop in a thread, for callers without a loop.
 
-    def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
+    Args:
+        name: for errors and the log.
+        loop: the loop, which the portal closes at the end. Default: a new one.
+    """
+
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop if loop is not None else asyncio.new_event_loop()
         self._name = name
         self._ending = False
         self._error: LoopDied | None = None

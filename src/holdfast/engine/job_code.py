@@ -121,6 +121,11 @@ class JobCode:
         self._closed = False
         self._cleaning_up = False  # whether the job's function has ended, and left tasks are being cancelled
 
+    @property
+    def threads_waiting(self) -> int:
+        """The number of threads that wait for a durable call."""
+        return len(self._threads_blocked)
+
     # Life
 
     def begin(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> None:

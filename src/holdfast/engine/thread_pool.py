@@ -62,6 +62,12 @@ class ThreadPool(Executor):
         for task in dropped:
             task.cancel()
 
+    @property
+    def at_work(self) -> int:
+        """The number of functions that run or wait for a thread. Abandoned threads do not count."""
+        with self._changed:
+            return len(self._waiting) + self._counted - self._free
+
     def resize(self, at_once: int) -> None:
         """Change the maximum number of threads. No existing thread is ended."""
         with self._changed:

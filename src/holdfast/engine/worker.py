@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from holdfast.authoring.functions import JobFunction
+from holdfast.clock import Clock
 from holdfast.config import Config
 from holdfast.engine.children import Submission
 from holdfast.engine.config_watcher import watch_settings
@@ -84,6 +85,7 @@ class Worker:
         build: str | None = None,
         kept_only: bool = False,
         gates: Callable[[], Sequence[Gate]] = tuple,
+        clock: Clock | None = None,
         on_violation: OnViolation = log_violation,
         on_death: Callable[[LoopDied], object] = lambda _: None,
     ) -> None:
@@ -121,7 +123,7 @@ class Worker:
         self._claim_awaited = False  # whether the worker's loop waits for its answer
         self._claim_limit = 0
         self._looked_at = 0.0  # when this worker last looked for dead ones
-        self._clock = StoreClock()
+        self._clock = StoreClock(clock)
         self.now = self._clock.now
         self._card = WorkerCard(
             name=self.name,
@@ -164,6 +166,12 @@ class Worker:
             unsubscribe()
             end_reloading()
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def threads_at_work(self) -> int:
+        """Count the threads that run code of jobs. One that waits for a durable call does not count."""
+        begun = [attempt for attempt in self._unsettled if "code" in vars(attempt)]
+        waiting = sum(attempt.code.threads_waiting for attempt in begun)
+        return self._threads.at_work - waiting
 
     def stop(self, *, at_once: bool = False) -> None:
         """Claim nothing more, let jobs run for the shutdown time, requeue the rest. Safe from any thread.

@@ -1,0 +1,373 @@
+"""Crashes at every commit of a job.
+
+A clean run counts the commits of the worker that runs the job. Then the job runs once for each commit and each way in
+which it can go wrong:
+
+- crash before: the process ends, and the commit was not applied.
+- crash after: the commit was applied, and the process ends before it hears of it.
+- error: the store refuses the commit, and the process lives.
+- overtaken: the process is stopped at the commit. It loses its lease, a second worker takes the job as far as it can,
+  and then the first one goes on, and tries to commit.
+
+After each, another worker continues the job. These must hold:
+
+- No call of a tool acts twice. Tools with ``on_doubt="retry"`` are exempt: they may be repeated.
+- The run ends as in the clean run, or it asks about a tool in doubt.
+- No signal is lost, and `verify` finds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.authoring.functions import Call, JobFunction
+from holdfast.authoring.job_api import external_key
+from holdfast.client.app import App
+from holdfast.client.run_handle import RunHandle, job_of_run
+from holdfast.engine.worker import Worker
+from holdfast.errors import InvalidArguments, StoreUnavailable
+from holdfast.machines import TERMINAL_JOB_STATES, Event
+from holdfast.machines.event import Frozen
+from holdfast.store import Append, Claim, Command, PutWorker, Reclaim, ReleaseLeases, Renew, Store
+from holdfast.testing.lab import Lab, replaced, waits_for
+from holdfast.testing.world import call_fake
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+MODES = ("crash before", "crash after", "error", "overtaken")
+OVERTAKEN_SECONDS = 366 * 86_400.0  # that a second worker has to take the job as far as it can
+SETTLE_SECONDS = 60.0
+WIDTH = 44  # of the column that says what a commit writes
+GONE = "the process has crashed"
+
+
+class CrashFailure(AssertionError):
+    """A crash made a job do something wrong."""
+
+
+class Case(msgspec.Struct, frozen=True):
+    """What one commit that went wrong in one way led to.
+
+    Attributes:
+        commit: the number of the commit, from 1.
+        mode: the way in which it went wrong.
+        outcome: ``"same"``, ``"asks"`` or ``"not reached"``.
+        problems: what must not be; empty if all is well.
+        history: the events of the run, if there are problems.
+    """
+
+    commit: int
+    mode: str
+    outcome: str
+    problems: list[str]
+    history: list[Event]
+
+
+class CrashReport(msgspec.Struct, frozen=True):
+    """What crashes at every commit of a job led to. Its text is a table.
+
+    Attributes:
+        job: the name of the job.
+        commits: what each commit of the clean run wrote, in order.
+        cases: the outcome of each case.
+        compared: whether two clean runs had the same result, so that results can be compared.
+    """
+
+    job: str
+    commits: list[str]
+    cases: list[Case]
+    compared: bool
+
+    @property
+    def failures(self) -> list[Case]:
+        """The cases with problems, those with the shortest histories first."""
+        return sorted((case for case in self.cases if case.problems), key=lambda case: len(case.history))
+
+    def __str__(self) -> str:
+        found = {(case.commit, case.mode): "FAILED" if case.problems else case.outcome for case in self.cases}
+        lines = [f"{'':3} {'commit':{WIDTH}} " + " ".join(f"{mode:12}" for mode in MODES)]
+        for number, text in enumerate(self.commits, 1):
+            short = text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
+            cells = " ".join(f"{found.get((number, mode), ''):12}" for mode in MODES)
+            lines.append(f"{number:3} {short:{WIDTH}} {cells}".rstrip())
+        if not self.compared:
+            lines.append("Two clean runs had different results, so the results were not compared.")
+        return "\n".join(lines)
+
+
+def crash_everywhere(
+    lab: Lab, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> CrashReport:
+    """Run the cases; see `Lab.crash_everywhere`."""
+    signals = kwargs.pop("signals", None) or {}
+    only = kwargs.pop("only", None)
+    if only is not None and (len(only) != 2 or only[1] not in MODES):  # noqa: PLR2004 - number and mode
+        raise InvalidArguments("only", f"must be the number of a commit and one of {', '.join(MODES)}; got {only!r}")
+    app = lab.app_of(job)
+    story = _Story(app, job, args, kwargs, dict(signals))
+    clean, commits = story.clean()
+    again, _ = story.clean()
+    compared = clean == again
+    todo = [only] if only is not None else [(n, mode) for n in range(1, len(commits) + 1) for mode in MODES]
+    cases = [story.case(number, mode, clean, compared=compared) for number, mode in todo]
+    report = CrashReport(job.name, commits, cases, compared)
+    if report.failures:
+        raise CrashFailure(_told(report, args, kwargs, signals))
+    return report
+
+
+def _told(report: CrashReport, args: tuple[Any, ...], kwargs: dict[str, Any], signals: dict[str, Any]) -> str:
+    """Describe the failure with the shortest history, and how to run it alone."""
+    case = report.failures[0]
+    given = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
+    given += [f"signals={signals!r}"] if signals else []
+    alone = ", ".join([report.job, *given, f"only=({case.commit}, {case.mode!r})"])
+    history = [f"  {event.seq:3} {event.type} {_subject(event)}".rstrip() for event in case.history]
+    problems = "; ".join(case.problems)
+    return "\n".join(
+        [
+            f"{case.mode} at commit {case.commit}: {problems}",
+            "",
+            str(report),
+            "",
+            "history of that run:",
+            *history,
+            "",
+            f"to run it alone: lab.crash_everywhere({alone})",
+        ]
+    )
+
+
+def _subject(event: Event) -> str:
+    names = ("node", "key", "correlation_key", "code")
+    return str(next((event.payload[name] for name in names if event.payload.get(name) is not None), ""))
+
+
+class _Story:
+    """A job with its arguments and the signals that it waits for."""
+
+    def __init__(
+        self, app: App, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], signals: dict[str, Any]
+    ) -> None:
+        self._app = app
+        self._job = job
+        self._args = args
+        self._kwargs = kwargs
+        self._signals = signals
+
+    def clean(self) -> tuple[Any, list[str]]:
+        """Run the job without a fault. Return how it ends, and what each commit wrote."""
+        with Lab() as lab, self._recorded() as acts:
+            scene = _Scene(lab, self._app, self._signals, acts)
+            ending = lab.run(scene.play(self._start(lab), 0, ""))
+            if ending is None:
+                raise InvalidArguments("signals", f"the clean run does not end: {lab.run(lab.explained(scene.run))}")
+            return ending, scene.faulty.written
+
+    def case(self, number: int, mode: str, clean: Any, *, compared: bool) -> Case:
+        """Let one commit go wrong in one way."""
+        with Lab() as lab, self._recorded() as acts:
+            scene = _Scene(lab, self._app, self._signals, acts)
+            ending = lab.run(scene.play(self._start(lab), number, mode))
+            problems = scene.problems()
+            if ending is not None and ending != clean and (compared or ending[0] != clean[0]):
+                problems.append(f"it ended with {ending!r:.200}, and without a crash with {clean!r:.200}")
+            if ending is None and not scene.asks:
+                problems.append(f"it does not go on: {lab.run(lab.explained(scene.run))}")
+            problems += [f"verify: {found}" for found in lab.run(self._app.averify()).values()]
+            if not scene.faulty.failed:
+                outcome = "not reached"
+            else:
+                outcome = "asks" if ending is None else "same"
+            return Case(number, mode, outcome, problems, lab.history(scene.run) if problems else [])
+
+    def _start(self, lab: Lab) -> Callable[[], Awaitable[RunHandle]]:
+        lab.borrow(self._app)
+        return lambda: self._app.astart(self._job, *self._args, **self._kwargs)
+
+    @contextlib.contextmanager
+    def _recorded(self) -> Any:
+        """Record which calls of tools act."""
+        acts: list[tuple[Call[..., Any], str]] = []
+        with contextlib.ExitStack() as stack:
+            for call in {id(call): call for call in self._app.calls_by_name().values() if call.tool}.values():
+                stack.enter_context(replaced(call, _Recorder(call, acts)))
+            yield acts
+
+
+class _Recorder:
+    """A tool that notes when it acts."""
+
+    def __init__(self, call: Call[..., Any], acts: list[tuple[Call[..., Any], str]]) -> None:
+        self._call = call
+        self._function = call.function
+        self._is_async = call.is_async
+        self._acts = acts
+
+    async def __call__(self, **arguments: Any) -> Any:
+        self._acts.append((self._call, external_key()))
+        if self._is_async:
+            return await call_fake(self._function, arguments)
+        return await asyncio.to_thread(call_fake, self._function, arguments)
+
+
+class _Scene:
+    """One run of the job, with at most one fault."""
+
+    def __init__(
+        self, lab: Lab, app: App, signals: Mapping[str, Any], acts: list[tuple[Call[..., Any], str]]
+    ) -> None:
+        self._lab = lab
+        self._app = app
+        self._signals = dict(signals)
+        self._sent: set[str] = set()
+        self._acts = acts
+        self.asks = False
+        self.run: RunHandle
+
+    async def play(self, start: Callable[[], Awaitable[RunHandle]], number: int, mode: str) -> Any:
+        """Run the job. Return how it ended, or None if it asks or does not go on."""
+        self.run = await start()
+        self.faulty = FaultyStore(self._lab.store, number, mode, self._overtake)
+        self._first = self._lab.hire(self.faulty)
+        await self._lab.until(self._is_over_or_crashed, self.faulty.gone)
+        if self.faulty.crashed:
+            await self._lab.kill(self._first)
+            await self._free(self._first)
+            self._lab.hire(self._lab.store)
+        await self._lab.until(self._is_over)
+        await self._lab.settle(SETTLE_SECONDS)  # a worker that was overtaken tries to go on
+        return await self._ending()
+
+    async def _overtake(self) -> None:
+        """Let a second worker take the job as far as it can, while the first one is stopped at a commit."""
+        await self._free(self._first)
+        self._lab.hire(self._lab.store)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OVERTAKEN_SECONDS):
+                await self._lab.see(self._is_over, asyncio.Event())
+
+    async def _free(self, worker: Worker) -> None:
+        await self._lab.store.commit([ReleaseLeases(worker.name), Reclaim()])
+
+    async def _is_over_or_crashed(self) -> bool:
+        return self.faulty.crashed or await self._is_over()
+
+    async def _is_over(self) -> bool:
+        job = await self._lab.store.get(job_of_run(self.run.id)[0])
+        assert job is not None, "it was acknowledged"
+        if job.state in TERMINAL_JOB_STATES:
+            return True
+        for key in self._signals.keys() - self._sent:
+            if waits_for(job, key):
+                self._sent.add(key)
+                await self.run.asignal(key, self._signals[key])
+        self.asks = bool(await self._app.ainbox(limit=1, kind="doubt"))
+        return self.asks
+
+    async def _ending(self) -> Any:
+        record = await self.run.arecord()
+        if self.asks or record.finished_at is None:
+            return None
+        return str(record.status), await self._app.aoutcome(self.run.id) if record.status == "succeeded" else None
+
+    def problems(self) -> list[str]:
+        """Return what must not be, as far as the outside can see it."""
+        counts = Counter(key for call, key in self._acts if call.on_doubt != "retry")
+        names = {key: call.name for call, key in self._acts}
+        return [f"{names[key]} acted {count} times for one call" for key, count in counts.items() if count > 1]
+
+
+class FaultyStore:
+    """Passes everything on. One commit of the worker goes wrong.
+
+    Args:
+        store: the store.
+        fail_at: the number of the commit, from 1; 0 for none.
+        mode: one of `MODES`.
+        overtake: what happens while the commit is stopped.
+    """
+
+    def __init__(self, store: Store, fail_at: int, mode: str, overtake: Callable[[], Awaitable[None]]) -> None:
+        self._store = store
+        self._fail_at = fail_at
+        self._mode = mode
+        self._overtake = overtake
+        self.written: list[str] = []  # what each commit wrote, in words
+        self.crashed = False
+        self.gone = asyncio.Event()  # set with it
+        self.failed = False
+        self._runs = asyncio.Event()  # cleared while the process is stopped
+        self._runs.set()
+
+    async def commit(self, batch: Sequence[Command]) -> list[Any]:
+        """Commit a batch, or let it go wrong."""
+        await self._runs.wait()
+        if self.crashed:
+            raise StoreUnavailable(GONE)
+        if not _counts(batch):
+            return await self._store.commit(batch)
+        self.written.append(_described(batch))
+        if len(self.written) != self._fail_at:
+            return await self._store.commit(batch)
+        self.failed = True
+        if self._mode == "overtaken":
+            self._runs.clear()
+            try:
+                await self._overtake()
+            finally:
+                self._runs.set()
+            return await self._store.commit(batch)
+        if self._mode == "crash after":
+            await self._store.commit(batch)
+        if self._mode != "error":
+            self.crashed = True
+            self.gone.set()
+        raise StoreUnavailable(GONE if self.crashed else "an error, as the test wanted it")
+
+    def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
+        """Commit what the worker's heartbeat writes."""
+        if self.crashed:
+            raise StoreUnavailable(GONE)
+        return self._store.commit_blocking(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._read, found) if inspect.iscoroutinefunction(found) else found
+
+    async def _read(self, read: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        await self._runs.wait()
+        return await read(*args, **kwargs)
+
+
+def _counts(batch: Sequence[Command]) -> bool:
+    """Return whether a commit belongs to a job, and not only to the worker."""
+    return any(isinstance(command, (Append, Claim)) for command in batch) and not all(
+        isinstance(command, (Renew, PutWorker)) for command in batch
+    )
+
+
+def _described(batch: Sequence[Command]) -> str:
+    """Return what a commit writes, in words."""
+    words: list[str] = []
+    for command in batch:
+        if isinstance(command, Append):
+            words += [_event_text(kind, payload) for kind, payload in command.events]
+        else:
+            words.append(type(command).__name__.lower())
+    return ", ".join(words)
+
+
+def _event_text(kind: str, payload: dict[str, Any] | Frozen) -> str:
+    fields = msgspec.json.decode(payload.text) if isinstance(payload, Frozen) else payload
+    node = fields.get("node") if isinstance(fields, dict) else None
+    return f"{kind} {str(node).partition(':')[0]}" if node is not None else kind

@@ -1,0 +1,373 @@
+"""A laboratory for jobs: it runs them in virtual time, in the process of a test.
+
+The lab borrows the app of a job: as long as the lab is open, the app uses the lab's store, loop and worker. The loop
+runs in a thread of its own, so that tests with and without an event loop can use it. Time stands still between two
+calls of the lab, and moves when one of them asks for it.
+
+Leases last so long that no jump of the time ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from holdfast.authoring.functions import Call, JobFunction
+from holdfast.client.app import App
+from holdfast.client.portal import Portal
+from holdfast.client.run_handle import RunHandle, job_of_run
+from holdfast.durations import Duration, seconds
+from holdfast.engine.worker import Worker
+from holdfast.errors import HoldfastError, InvalidArguments
+from holdfast.machines import TERMINAL_JOB_STATES, Event
+from holdfast.store import Job, Store
+from holdfast.store.memory import MemoryStore
+from holdfast.testing.virtual_loop import VirtualLoop
+from holdfast.testing.world import call_fake
+
+if TYPE_CHECKING:
+    from holdfast.testing.crashes import CrashReport
+    from holdfast.testing.replays import ReplaysReport
+
+T = TypeVar("T")
+
+LEASE_SECONDS = 3.0e9  # a hundred years, nearly
+LONGEST_SECONDS = 10 * 366 * 86_400  # that a call of the lab moves the time by itself
+START_AT = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+class RunStuck(HoldfastError):
+    """A run cannot go on by itself: it waits for something that the test must do."""
+
+
+class LabClock:
+    """The lab's clock, in UTC epoch seconds. It moves with the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, start_at: datetime) -> None:
+        self._loop = loop
+        self._start = start_at.timestamp()
+
+    def now(self) -> float:
+        """Return the virtual time."""
+        return self._start + self._loop.time()
+
+
+class Lab:
+    """Runs jobs in virtual time. Use it as a context manager, or as the pytest fixture `lab`.
+
+    Args:
+        store: ``"memory"`` or ``"sqlite"``.
+        start_at: the virtual time at the start. Default: the beginning of 2027, in UTC.
+    """
+
+    def __init__(self, store: str = "memory", *, start_at: datetime = START_AT) -> None:
+        if store not in {"memory", "sqlite"}:
+            raise InvalidArguments("store", f"must be 'memory' or 'sqlite', got {store!r}")
+        if start_at.tzinfo is None:
+            raise InvalidArguments("start_at", "must have a time zone, such as datetime(2027, 1, 1, tzinfo=UTC)")
+        self._kind = store
+        self._start_at = start_at
+        self._open = contextlib.ExitStack()
+        self._loop = VirtualLoop(self._work_under_way)
+        self._clock = LabClock(self._loop, start_at)
+        self._calls = 0  # of a store with threads, under way
+        self.store: Store = self._open_store()
+        self._entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
+        self._apps: list[App] = []
+        self._workers: dict[Worker, asyncio.Task[None]] = {}
+        self._portal = Portal("the lab", self._loop)
+        self._open.callback(self._portal.stop)
+        self._open.callback(lambda: self._portal.run(self._end()))
+
+    def _open_store(self) -> Store:
+        if self._kind == "memory":
+            return MemoryStore(self._clock)
+        from holdfast.store.sqlite.store import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
+
+        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-lab-"))
+        return _Counting(SqliteStore(Path(folder) / "jobs.db", self._clock), self._count)  # type: ignore[return-value]  # - it passes all calls on
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the jobs, and give the apps their stores back."""
+        self._open.close()
+
+    @property
+    def now(self) -> datetime:
+        """The virtual time."""
+        return datetime.fromtimestamp(self._clock.now(), UTC)
+
+    # Jobs
+
+    def use(self, app: App) -> None:
+        """Borrow an app: from now on its runs are in the lab. `start` does this with the app of its job."""
+        self.borrow(app)
+        if not self._workers:
+            self._portal.run(self._hire(self.store))
+
+    def borrow(self, app: App) -> None:
+        """Borrow an app, and start no worker."""
+        if app in self._apps:
+            return
+        config = msgspec.structs.replace(app.config, lease_seconds=LEASE_SECONDS, effects="")
+        self._open.enter_context(app.borrowed(self.store, config, self._portal))
+        self._apps.append(app)
+        self._entries.update(app.entries)
+
+    def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> RunHandle:
+        """Start a run of a job, and let it run as far as it can without the time moving."""
+        run = self.app_of(job).start(job, *args, **kwargs)
+        self._portal.run(self._loop.settle(self._loop.time()))
+        return run
+
+    def app_of(self, job: JobFunction[..., Any]) -> App:
+        """Return the app of a job, and borrow it."""
+        app = job.starter
+        if not isinstance(app, App):
+            raise InvalidArguments("job", f"{job.name} belongs to no app yet: pass its app to lab.use first")
+        self.use(app)
+        return app
+
+    def advance(self, duration: Duration) -> None:
+        """Move the time. Everything that is due meanwhile happens at its time.
+
+        Args:
+            duration: such as ``"2d"``, ``"90m"``, a number of seconds or a timedelta.
+        """
+        self._portal.run(self._loop.settle(self._loop.time() + seconds(duration)))
+
+    def until_waiting(self, run: RunHandle, key: str | None = None) -> None:
+        """Let time move until a run waits.
+
+        Args:
+            run: the run.
+            key: the key of the wait. Default: any signal.
+
+        Raises:
+            RunStuck: the run has ended, or can never wait for this.
+        """
+        self._portal.run(self._until_waiting(run, key))
+
+    async def _until_waiting(self, run: RunHandle, key: str | None) -> None:
+        async def is_there() -> bool:
+            job = await self._row(run)
+            return job.state in TERMINAL_JOB_STATES or waits_for(job, key)
+
+        await self.until(is_there)
+        job = await self._row(run)
+        if not waits_for(job, key):
+            what = f"does not wait for {key!r}" if key is not None else "does not wait"
+            raise RunStuck(f"run {run.id} {what}: {await self.explained(run)}")
+
+    def result(self, run: RunHandle) -> Any:
+        """Let time move until a run ends, and return its result.
+
+        Raises:
+            RunStuck: the run waits for something that only the test can do.
+            RunFailed: the run failed.
+            RunCanceled: the run was canceled.
+            RunTimedOut: the run exceeded its deadline.
+        """
+        return self._portal.run(self._result(run))
+
+    async def _result(self, run: RunHandle) -> Any:
+        waiting = asyncio.ensure_future(run.aresult())
+        settling = asyncio.ensure_future(self._loop.settle(self._loop.time() + LONGEST_SECONDS, stay=True))
+        try:
+            await asyncio.wait({waiting, settling}, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                settling.result()  # may raise: something real is under way
+                raise RunStuck(f"run {run.id} cannot go on by itself: {await self.explained(run)}")
+            return waiting.result()
+        finally:
+            await end_tasks(waiting, settling)
+
+    def history(self, run: RunHandle) -> list[Event]:
+        """Return the events of a run's job, oldest first."""
+        return run.events()
+
+    def replace(self, call: Call[..., Any], fake: Callable[..., Any]) -> None:
+        """Let a stand-in act in place of a step or tool, until the lab is closed.
+
+        Args:
+            call: the step or tool.
+            fake: a function with or without async, or ``world.tool(…)``. It takes the same arguments.
+        """
+        if not isinstance(call, Call):
+            raise InvalidArguments("call", f"must be a step or tool, got {call!r:.80}")
+        if hasattr(fake, "stands_for"):
+            fake.stands_for = call.name
+        self._open.enter_context(replaced(call, fake))
+
+    def crash_everywhere(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> CrashReport:
+        """Run a job again and again, and let its process crash at each commit; see `holdfast.testing.crashes`.
+
+        Args:
+            job: the job.
+            args: its positional arguments.
+            kwargs: its keyword arguments, and ``signals={key: payload}``: what to send when it waits for a key. With
+                ``only=(3, "crash after")`` one case runs alone.
+
+        Raises:
+            CrashFailure: a tool acted twice, something was lost, or the job ended otherwise.
+        """
+        from holdfast.testing.crashes import crash_everywhere  # noqa: PLC0415 - it imports this module
+
+        return crash_everywhere(self, job, args, kwargs)
+
+    def replays(self, run: RunHandle) -> ReplaysReport:
+        """Run the code of a job through every prefix of a run's history; see `holdfast.testing.replays`.
+
+        Raises:
+            ReplayFailure: the code asks for something else than it did.
+        """
+        from holdfast.testing.replays import check_replays  # noqa: PLC0415 - as above
+
+        function = next((app.entries.get(_entry(run.events()[0])) for app in self._apps), None)
+        if function is None:
+            raise InvalidArguments("run", f"{run.id} was not started in this lab")
+        return check_replays(run.events(), function)
+
+    # Parts that `crashes` uses
+
+    def run(self, story: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the lab's loop, and wait for its end."""
+        return self._portal.run(story)
+
+    async def until(self, is_so: Callable[[], Awaitable[bool]], changed: asyncio.Event | None = None) -> bool:
+        """Let time move until something is so. Return False if nothing can run any more before that.
+
+        Args:
+            is_so: is called after each commit.
+            changed: set it when something else than a commit may have made it so.
+        """
+        seeing = asyncio.ensure_future(self.see(is_so, changed or asyncio.Event()))
+        settling = asyncio.ensure_future(self._loop.settle(self._loop.time() + LONGEST_SECONDS, stay=True))
+        try:
+            await asyncio.wait({seeing, settling}, return_when=asyncio.FIRST_COMPLETED)
+            if seeing.done():
+                seeing.result()
+                return True
+            settling.result()  # may raise: something real is under way
+            return await is_so()
+        finally:
+            await end_tasks(seeing, settling)
+
+    async def see(self, is_so: Callable[[], Awaitable[bool]], changed: asyncio.Event) -> None:
+        """Wait until something is so. Look after each commit, and when `changed` is set."""
+        forget = self.store.subscribe(lambda _: self._loop.call_soon_threadsafe(changed.set))
+        try:
+            while not await is_so():
+                await changed.wait()
+                changed.clear()
+        finally:
+            forget()
+
+    async def settle(self, duration: float) -> None:
+        """Let time move by so many seconds."""
+        await self._loop.settle(self._loop.time() + duration)
+
+    async def _hire(self, store: Store) -> None:
+        self.hire(store)
+
+    def hire(self, store: Store) -> Worker:
+        """Start a worker on a store. Call it on the lab's loop."""
+        app = self._apps[0]
+        worker = Worker(store, self._entries, app.config, children=app.submission, clock=self._clock, build=app.build)
+        self._workers[worker] = self._loop.create_task(worker.run())
+        return worker
+
+    async def kill(self, worker: Worker) -> None:
+        """End a worker as a crash would: it writes nothing more."""
+        await end_tasks(self._workers.pop(worker))
+
+    async def explained(self, run: RunHandle) -> str:
+        """Return in words what a run waits for."""
+        return (await self._apps[0].aexplain(run.id)).explanation
+
+    async def _row(self, run: RunHandle) -> Job:
+        job = await self.store.get(job_of_run(run.id)[0])
+        if job is None:
+            raise InvalidArguments("run", f"{run.id} was not started in this lab")
+        return job
+
+    async def _end(self) -> None:
+        await end_tasks(*self._workers.values())
+        await self.store.close()
+
+    def _count(self, change: int) -> None:
+        self._calls += change
+
+    def _work_under_way(self) -> str | None:
+        if self._calls:
+            return "a call of the store"
+        threads = sum(worker.threads_at_work() for worker in self._workers)
+        return "a function in a thread" if threads > 0 else None
+
+
+class _Counting:
+    """A store whose calls are counted while they are under way: its threads are not those of the loop."""
+
+    def __init__(self, store: Any, count: Callable[[int], None]) -> None:
+        self._store = store
+        self._count = count
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return partial(self._counted, found) if inspect.iscoroutinefunction(found) else found
+
+    async def _counted(self, call: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        self._count(1)
+        try:
+            return await call(*args, **kwargs)
+        finally:
+            self._count(-1)
+
+
+@contextlib.contextmanager
+def replaced(call: Call[..., Any], fake: Callable[..., Any]) -> Any:
+    """Let a stand-in act in place of a step or tool for a while."""
+
+    async def stand_in(**arguments: Any) -> Any:
+        outcome = call_fake(fake, arguments)
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+    own = call.function, call.is_async
+    call.function, call.is_async = stand_in, True
+    try:
+        yield
+    finally:
+        call.function, call.is_async = own
+
+
+def waits_for(job: Job, key: str | None) -> bool:
+    """Return whether a job waits for a signal with this key, or for any signal."""
+    if job.wait is None or job.state in TERMINAL_JOB_STATES:
+        return False
+    keys = [place.correlation_key for place in job.wait.places() if place.correlation_key is not None]
+    return key in keys if key is not None else bool(keys)
+
+
+async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _entry(event: Event) -> tuple[str, str]:
+    return str(event.payload["plugin"]), str(event.payload["entry"])

@@ -1,0 +1,178 @@
+"""An event loop with virtual time: it moves only when nothing can run, and then at once to the next timer.
+
+A loop calls its selector when no callback is ready. That is the moment at which time may move. The selector then does
+the first of these:
+
+- Something real is under way, such as a thread: wait for it. Virtual time stands still meanwhile.
+- A timer is due before the horizon: move the time to it.
+- Nothing can run before the horizon: tell `settle`, which has set the horizon. Without a horizon, wait for a call from
+  another thread.
+
+What can go wrong: a thread or a socket that does not end would hold the time for good. After `REAL_SECONDS` the loop
+names it. It raises `RealWork` for a thread, and ignores a silent socket from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import selectors
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Executor
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from holdfast.errors import HoldfastError
+
+REAL_SECONDS = 2.0  # that real work may take
+LOOK_SECONDS = 0.005  # between two looks at threads, which may end without a word
+
+
+class RealWork(HoldfastError):
+    """Code of a test waits for something real, so that virtual time cannot move."""
+
+
+class HoldfastTestWarning(UserWarning):
+    """Something in a test, or in the code that it tests, is probably not meant."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is virtual.
+
+    Args:
+        at_work: returns what real work is under way, in words; None if there is none.
+    """
+
+    def __init__(self, at_work: Callable[[], str | None]) -> None:
+        self._virtual_time = 0.0
+        self._horizon = -math.inf  # up to which time may move
+        self._settling: asyncio.Future[None] | None = None
+        self._stays = False
+        self._at_work = at_work
+        self._threads = 0  # calls in threads of the default executor
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap, by time
+        self._numbers = count()
+        selector = _Selector(self)
+        super().__init__(selector)
+        selector.own_descriptors()
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds since the loop was made."""
+        return self._virtual_time
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        """Call a function at a virtual time."""
+        handle = super().call_at(when, callback, *args, context=context)  # type: ignore[arg-type]
+        heappush(self._timers, (when, next(self._numbers), handle))
+        return handle
+
+    def _next_timer(self) -> float | None:
+        """Return when the next timer is due."""
+        while self._timers and (self._timers[0][2].cancelled() or self._timers[0][0] <= self._virtual_time):
+            heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    async def settle(self, until: float, *, stay: bool = False) -> None:
+        """Let time move to `until`. With `stay`, let it stand still after the last timer before that.
+
+        Raises:
+            RealWork: a thread does not end.
+        """
+        if self._settling is not None:
+            raise RuntimeError("another call already moves the time")
+        self._settling, self._horizon, self._stays = self.create_future(), until, stay
+        try:
+            await self._settling
+        finally:
+            self._settling, self._horizon = None, -math.inf
+
+    def rest(self, timeout: float | None) -> bool:
+        """Move the time, or tell `settle` that nothing can run. Return False if neither is possible."""
+        due = self._next_timer() if timeout is not None else None
+        if due is not None and due <= self._horizon:
+            self._virtual_time = max(self._virtual_time, due)
+            return True
+        if self._settling is None or self._settling.done():
+            return False
+        if not self._stays:
+            self._virtual_time = max(self._virtual_time, self._horizon)
+        self._settling.set_result(None)
+        return True
+
+    def run_in_executor(  # type: ignore[override]  # - as the base class
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run a function in a thread. Time stands still until it ends."""
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)  # type: ignore[assignment]
+        if executor is None:
+            self._threads += 1
+            future.add_done_callback(self._thread_ended)
+        return future
+
+    def _thread_ended(self, _: object) -> None:
+        self._threads -= 1
+
+    def real_work(self) -> str | None:
+        """Return what real work is under way, in words."""
+        return "a function in a thread" if self._threads else self._at_work()
+
+    def fail(self, error: RealWork) -> bool:
+        """End `settle` with an error. Return False if nothing settles."""
+        if self._settling is None or self._settling.done():
+            return False
+        self._settling.set_exception(error)
+        return True
+
+
+class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]  # - chosen by the system
+    """The system's selector, which asks the loop before it waits."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._own: set[int] = set()
+        self._ignored: set[int] = set()  # sockets that were silent for too long
+
+    def own_descriptors(self) -> None:
+        """Take the descriptors of now for the loop's own, with which other threads wake it."""
+        self._own = {key.fd for key in self.get_map().values()}
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready: list[Any] = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        began = time.monotonic()
+        while (work := self._work()) is not None:
+            ready = super().select(LOOK_SECONDS)
+            if ready:
+                return ready
+            if time.monotonic() - began > REAL_SECONDS and self._named(work):
+                return []
+        if self._loop.rest(timeout):
+            return []
+        return list(super().select(None))
+
+    def _sockets(self) -> set[int]:
+        return {key.fd for key in self.get_map().values()} - self._own
+
+    def _work(self) -> str | None:
+        work = self._loop.real_work()
+        if work is None and self._sockets() - self._ignored:
+            work = "a socket"
+        return work
+
+    def _named(self, work: str) -> bool:
+        """Say what does not end. Return whether the caller was told."""
+        message = f"virtual time stands still: {work} has been under way for {REAL_SECONDS:g} real seconds"
+        if work != "a socket":
+            cure = "replace the step or tool with lab.replace, or use asyncio.sleep in place of time.sleep"
+            return self._loop.fail(RealWork(f"{message}: {cure}"))
+        self._ignored = self._sockets()
+        warnings.warn(f"{message}. Time moves on.", HoldfastTestWarning, stacklevel=1)
+        return False
