@@ -181,7 +181,9 @@ class _Story:
             problems = scene.problems()
             if ending is not None and ending != clean and (compared or ending[0] != clean[0]):
                 problems.append(f"it ended with {ending!r:.200}, and without a crash with {clean!r:.200}")
-            if ending is None and not scene.asks:
+            if scene.misfit is not None:
+                problems.append(f"the code asked for something else after the crash: {scene.misfit}")
+            elif ending is None and not scene.asks:
                 problems.append(f"it does not go on: {lab.run(lab.explained(scene.run))}")
             problems += [f"verify: {found}" for found in lab.run(self._app.averify()).values()]
             if not scene.faulty.failed:
@@ -232,6 +234,7 @@ class _Scene:
         self._sent: set[str] = set()
         self._acts = acts
         self.asks = False
+        self.misfit: str | None = None  # how the code did not fit its own history
         self.run: RunHandle
 
     async def play(self, start: Callable[[], Awaitable[RunHandle]], number: int, mode: str) -> Any:
@@ -271,12 +274,14 @@ class _Scene:
             if waits_for(job, key):
                 self._sent.add(key)
                 await self.run.asignal(key, self._signals[key])
-        self.asks = bool(await self._app.ainbox(limit=1, kind="doubt"))
-        return self.asks
+        questions = await self._app.ainbox()
+        self.asks = any(question.kind == "doubt" for question in questions)
+        self.misfit = next((question.question for question in questions if question.kind == "deploy"), None)
+        return self.asks or self.misfit is not None
 
     async def _ending(self) -> Any:
         record = await self.run.arecord()
-        if self.asks or record.finished_at is None:
+        if self.asks or self.misfit is not None or record.finished_at is None:
             return None
         return str(record.status), await self._app.aoutcome(self.run.id) if record.status == "succeeded" else None
 

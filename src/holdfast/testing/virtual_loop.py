@@ -96,7 +96,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Move the time, or tell `settle` that nothing can run. Return False if neither is possible."""
         due = self._next_timer() if timeout is not None else None
         if due is not None and due <= self._horizon:
-            self._virtual_time = max(self._virtual_time, due)
+            self._virtual_time = math.nextafter(due, math.inf)  # asyncio does not call a timer at its exact time
             return True
         if self._settling is None or self._settling.done():
             return False
