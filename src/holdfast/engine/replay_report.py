@@ -95,7 +95,11 @@ VERDICTS: dict[type[BaseException], Verdict] = {
 
 def line_of_caller() -> str | None:
     """Return the line of the user's code that makes the call under way, as file:line."""
-    frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - as `warnings` does
+    return line_of_frame(sys._getframe(2))  # noqa: SLF001 - as `warnings` does
+
+
+def line_of_frame(frame: FrameType | None) -> str | None:
+    """Return the innermost line of the user's code in a stack, as file:line."""
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_USERS):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else None

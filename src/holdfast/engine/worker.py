@@ -167,6 +167,15 @@ class Worker:
             end_reloading()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
+    def renew_leases(self) -> None:
+        """Renew the leases now, in addition to the heartbeat: time has jumped."""
+        self._keeper.renew()
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether only a commit of another can give it something to do: it has no job, and nothing is due."""
+        return not self.running and self._sweep_at is None and self.gate.wake_in_seconds() is None
+
     def threads_at_work(self) -> int:
         """Count the threads that run code of jobs. One that waits for a durable call does not count."""
         begun = [attempt for attempt in self._unsettled if "code" in vars(attempt)]

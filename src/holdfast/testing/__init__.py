@@ -1,5 +1,27 @@
-"""Test tools that check code under every order of events."""
+"""Test tools: a laboratory for jobs, and a check of code under every order of events."""
 
+from holdfast.testing.crashes import Case, CrashFailure, CrashReport
 from holdfast.testing.interleavings import Actor, Deadlock, Outcome, Schedule, explore
+from holdfast.testing.lab import Lab, RunStuck
+from holdfast.testing.replays import ReplayFailure, ReplaysReport
+from holdfast.testing.virtual_loop import HoldfastTestWarning, RealWork
+from holdfast.testing.world import Act, World
 
-__all__ = ["Actor", "Deadlock", "Outcome", "Schedule", "explore"]
+__all__ = [
+    "Act",
+    "Actor",
+    "Case",
+    "CrashFailure",
+    "CrashReport",
+    "Deadlock",
+    "HoldfastTestWarning",
+    "Lab",
+    "Outcome",
+    "RealWork",
+    "ReplayFailure",
+    "ReplaysReport",
+    "RunStuck",
+    "Schedule",
+    "World",
+    "explore",
+]

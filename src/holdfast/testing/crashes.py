@@ -47,6 +47,18 @@ MODES = ("crash before", "crash after", "error", "overtaken")
 OVERTAKEN_SECONDS = 366 * 86_400.0  # that a second worker has to take the job as far as it can
 SETTLE_SECONDS = 60.0
 WIDTH = 44  # of the column that says what a commit writes
+WORDS: dict[str, str | None] = {
+    "node_started": None,
+    "node_finished": None,
+    "value_recorded": None,
+    "command_committed": "result of {}",
+    "tool_invocation_started": "{} begins",
+    "tool_invocation_finished": "{} has ended",
+    "job_waiting": "waits at {}",
+    "job_completed": "ends",
+    "job_failed": "fails",
+}
+TOOL_ENDS = {"tool_invocation_finished", "command_committed"}
 GONE = "the process has crashed"
 
 
@@ -147,6 +159,14 @@ def _told(report: CrashReport, args: tuple[Any, ...], kwargs: dict[str, Any], si
     )
 
 
+def _forgotten(events: Sequence[Event]) -> list[str]:
+    """Return the tools whose end is unknown in a run that has ended: the code no longer asked for them."""
+    begun = [str(event.payload["node"]) for event in events if event.type == "tool_invocation_started"]
+    ended = {str(event.payload["node"]) for event in events if event.type in TOOL_ENDS}
+    names = dict.fromkeys(node.partition(":")[0] for node in begun if node not in ended)
+    return [f"{name} was begun, its end is unknown, and the code ended without it" for name in names]
+
+
 def _subject(event: Event) -> str:
     names = ("node", "key", "correlation_key", "code")
     return str(next((event.payload[name] for name in names if event.payload.get(name) is not None), ""))
@@ -156,7 +176,12 @@ class _Story:
     """A job with its arguments and the signals that it waits for."""
 
     def __init__(
-        self, app: App, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], signals: dict[str, Any]
+        self,
+        app: App,
+        job: JobFunction[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        signals: dict[str, Any],
     ) -> None:
         self._app = app
         self._job = job
@@ -169,6 +194,8 @@ class _Story:
         with Lab() as lab, self._recorded() as acts:
             scene = _Scene(lab, self._app, self._signals, acts)
             ending = lab.run(scene.play(self._start(lab), 0, ""))
+            if scene.misfit is not None:
+                raise CrashFailure(f"the code does not repeat itself, even without a crash: {scene.misfit}")
             if ending is None:
                 raise InvalidArguments("signals", f"the clean run does not end: {lab.run(lab.explained(scene.run))}")
             return ending, scene.faulty.written
@@ -185,11 +212,11 @@ class _Story:
                 problems.append(f"the code asked for something else after the crash: {scene.misfit}")
             elif ending is None and not scene.asks:
                 problems.append(f"it does not go on: {lab.run(lab.explained(scene.run))}")
+            if ending is not None:
+                problems += _forgotten(lab.history(scene.run))
             problems += [f"verify: {found}" for found in lab.run(self._app.averify()).values()]
-            if not scene.faulty.failed:
-                outcome = "not reached"
-            else:
-                outcome = "asks" if ending is None else "same"
+            reached = "asks" if ending is None else "same"
+            outcome = reached if scene.faulty.failed else "not reached"
             return Case(number, mode, outcome, problems, lab.history(scene.run) if problems else [])
 
     def _start(self, lab: Lab) -> Callable[[], Awaitable[RunHandle]]:
@@ -225,9 +252,7 @@ class _Recorder:
 class _Scene:
     """One run of the job, with at most one fault."""
 
-    def __init__(
-        self, lab: Lab, app: App, signals: Mapping[str, Any], acts: list[tuple[Call[..., Any], str]]
-    ) -> None:
+    def __init__(self, lab: Lab, app: App, signals: Mapping[str, Any], acts: list[tuple[Call[..., Any], str]]) -> None:
         self._lab = lab
         self._app = app
         self._signals = dict(signals)
@@ -341,7 +366,7 @@ class FaultyStore:
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
         """Commit what the worker's heartbeat writes."""
-        if self.crashed:
+        if self.crashed or not self._runs.is_set():
             raise StoreUnavailable(GONE)
         return self._store.commit_blocking(batch)
 
@@ -366,13 +391,16 @@ def _described(batch: Sequence[Command]) -> str:
     words: list[str] = []
     for command in batch:
         if isinstance(command, Append):
-            words += [_event_text(kind, payload) for kind, payload in command.events]
+            texts = [_event_text(kind, payload) for kind, payload in command.events]
+            words += [text for text in texts if text is not None] or [kind for kind, _ in command.events]
         else:
             words.append(type(command).__name__.lower())
     return ", ".join(words)
 
 
-def _event_text(kind: str, payload: dict[str, Any] | Frozen) -> str:
+def _event_text(kind: str, payload: dict[str, Any] | Frozen) -> str | None:
+    """Return what an event says, in words; None for one that says nothing new."""
     fields = msgspec.json.decode(payload.text) if isinstance(payload, Frozen) else payload
-    node = fields.get("node") if isinstance(fields, dict) else None
-    return f"{kind} {str(node).partition(':')[0]}" if node is not None else kind
+    node = str(fields.get("node", "")).partition(":")[0]
+    words = WORDS.get(kind, f"{kind} {{}}")
+    return words.format(node).strip() if words is not None else None

@@ -4,7 +4,7 @@ The lab borrows the app of a job: as long as the lab is open, the app uses the l
 runs in a thread of its own, so that tests with and without an event loop can use it. Time stands still between two
 calls of the lab, and moves when one of them asks for it.
 
-Leases last so long that no jump of the time ends them.
+Leases are virtual, too. While a worker has jobs, no jump of the time is longer than the pause between two heartbeats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEASE_SECONDS = 3.0e9  # a hundred years, nearly
+LEASE_SECONDS = 86_400.0  # so long that few jumps of the time have to stop for a heartbeat
 LONGEST_SECONDS = 10 * 366 * 86_400  # that a call of the lab moves the time by itself
 START_AT = datetime(2027, 1, 1, tzinfo=UTC)
 
@@ -77,8 +77,9 @@ class Lab:
         self._kind = store
         self._start_at = start_at
         self._open = contextlib.ExitStack()
-        self._loop = VirtualLoop(self._work_under_way)
+        self._loop = VirtualLoop(self._work_under_way, self._before_jump)
         self._clock = LabClock(self._loop, start_at)
+        self._beat_at = 0.0  # when the workers last sent a heartbeat
         self._calls = 0  # of a store with threads, under way
         self.store: Store = self._open_store()
         self._entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
@@ -94,9 +95,9 @@ class Lab:
         from holdfast.store.sqlite.store import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-lab-"))
-        return _Counting(SqliteStore(Path(folder) / "jobs.db", self._clock), self._count)  # type: ignore[return-value]  # - it passes all calls on
+        return _Counting(SqliteStore(Path(folder) / "jobs.db", self._clock), self._count)
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -269,7 +270,11 @@ class Lab:
 
     async def see(self, is_so: Callable[[], Awaitable[bool]], changed: asyncio.Event) -> None:
         """Wait until something is so. Look after each commit, and when `changed` is set."""
-        forget = self.store.subscribe(lambda _: self._loop.call_soon_threadsafe(changed.set))
+
+        def notice(_: int) -> None:
+            self._loop.call_soon_threadsafe(changed.set)
+
+        forget = self.store.subscribe(notice)
         try:
             while not await is_so():
                 await changed.wait()
@@ -308,6 +313,21 @@ class Lab:
     async def _end(self) -> None:
         await end_tasks(*self._workers.values())
         await self.store.close()
+
+    def _before_jump(self, due: float) -> float | None:
+        """Let a jump end where a heartbeat is due, and send one. None if the workers wait for others."""
+        if self._workers and all(worker.waits_for_others for worker in self._workers):
+            return None
+        now, beat_at = self._loop.time(), self._beat_at + LEASE_SECONDS / 3
+        if due < beat_at or not any(worker.running for worker in self._workers):
+            return due
+        self._beat_at = max(now, beat_at)
+        self._loop.call_soon(self._beat)
+        return self._beat_at
+
+    def _beat(self) -> None:
+        for worker in self._workers:
+            worker.renew_leases()
 
     def _count(self, change: int) -> None:
         self._calls += change

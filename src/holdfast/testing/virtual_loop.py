@@ -18,6 +18,8 @@ import asyncio
 import contextvars
 import math
 import selectors
+import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -26,9 +28,11 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
+from holdfast.engine.replay_report import line_of_frame
 from holdfast.errors import HoldfastError
 
 REAL_SECONDS = 2.0  # that real work may take
+TICK = 2.0**-20  # times are multiples of it, so that their sums with the date are exact
 LOOK_SECONDS = 0.005  # between two looks at threads, which may end without a word
 
 
@@ -45,9 +49,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     Args:
         at_work: returns what real work is under way, in words; None if there is none.
+        before_jump: gets the time to which the loop would jump, and returns how far it may; None if that is no use.
     """
 
-    def __init__(self, at_work: Callable[[], str | None]) -> None:
+    def __init__(self, at_work: Callable[[], str | None], before_jump: Callable[[float], float | None]) -> None:
+        self._before_jump = before_jump
         self._virtual_time = 0.0
         self._horizon = -math.inf  # up to which time may move
         self._settling: asyncio.Future[None] | None = None
@@ -59,16 +65,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _Selector(self)
         super().__init__(selector)
         selector.own_descriptors()
+        self._clock_resolution = TICK  # of `BaseEventLoop`: timers that are due within it are due now
 
     def time(self) -> float:
         """Return the virtual time, in seconds since the loop was made."""
         return self._virtual_time
 
-    def call_at(
+    def call_at(  # type: ignore[override]  # - any arguments
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         """Call a function at a virtual time."""
-        handle = super().call_at(when, callback, *args, context=context)  # type: ignore[arg-type]
+        handle = super().call_at(when, callback, *args, context=context)
         heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
@@ -95,8 +102,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def rest(self, timeout: float | None) -> bool:
         """Move the time, or tell `settle` that nothing can run. Return False if neither is possible."""
         due = self._next_timer() if timeout is not None else None
-        if due is not None and due <= self._horizon:
-            self._virtual_time = math.nextafter(due, math.inf)  # asyncio does not call a timer at its exact time
+        if due is not None and due <= self._horizon and (end := self._before_jump(due)) is not None:
+            self._virtual_time = math.ceil(end / TICK) * TICK
             return True
         if self._settling is None or self._settling.done():
             return False
@@ -109,7 +116,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Run a function in a thread. Time stands still until it ends."""
-        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)  # type: ignore[assignment]
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         if executor is None:
             self._threads += 1
             future.add_done_callback(self._thread_ended)
@@ -130,7 +137,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return True
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]  # - chosen by the system
+class _Selector(selectors.DefaultSelector):
     """The system's selector, which asks the loop before it waits."""
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -171,8 +178,21 @@ class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]  # 
         """Say what does not end. Return whether the caller was told."""
         message = f"virtual time stands still: {work} has been under way for {REAL_SECONDS:g} real seconds"
         if work != "a socket":
+            message = f"{message}{_places()}"
             cure = "replace the step or tool with lab.replace, or use asyncio.sleep in place of time.sleep"
             return self._loop.fail(RealWork(f"{message}: {cure}"))
         self._ignored = self._sockets()
         warnings.warn(f"{message}. Time moves on.", HoldfastTestWarning, stacklevel=1)
         return False
+
+
+def _places() -> str:
+    """Return which lines of the user's code run in threads of jobs."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    places = [
+        place
+        for number, frame in sys._current_frames().items()  # noqa: SLF001 - as debuggers do
+        if names.get(number, "").startswith(("holdfast-job", "asyncio_"))
+        and (place := line_of_frame(frame)) is not None
+    ]
+    return f", at {', '.join(places)}" if places else ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.authoring.conductor import external
+from holdfast.authoring.conductor import conductor, external
 from holdfast.authoring.functions import Call
+from holdfast.testing.virtual_loop import HoldfastTestWarning
 
 
 class Act(NamedTuple):
@@ -51,6 +53,9 @@ class World:
     def note(self, tool: str, arguments: dict[str, Any]) -> None:
         """Record a call of a tool."""
         call = external.get()
+        if call is None and conductor.get() is not None:
+            message = f"{tool} acts in the job's own code, which runs again after a crash: make it a tool"
+            warnings.warn(message, HoldfastTestWarning, stacklevel=3)
         self.acts.append(Act(tool, arguments, call[0] if call is not None else None))
 
 

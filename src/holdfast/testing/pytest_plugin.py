@@ -1,0 +1,37 @@
+"""The pytest plugin: the fixtures `lab` and `world`. It imports nothing of Holdfast until a test uses one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from holdfast.testing.lab import Lab
+    from holdfast.testing.world import World
+
+MARKER = "holdfast(store='memory', start_at=None): the store and the first virtual time of the fixture `lab`"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker."""
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A laboratory that runs jobs in virtual time."""
+    from holdfast.testing.lab import Lab  # noqa: PLC0415 - a test suite without it pays nothing
+
+    marker = request.node.get_closest_marker("holdfast")
+    with Lab(**(marker.kwargs if marker is not None else {})) as lab:
+        yield lab
+
+
+@pytest.fixture
+def world() -> World:
+    """A record of what tools did to the outside world."""
+    from holdfast.testing.world import World  # noqa: PLC0415 - as above
+
+    return World()

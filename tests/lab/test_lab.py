@@ -1,0 +1,221 @@
+"""Jobs in virtual time: sleeps, waits, deadlines and retries take no real time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import unittest
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import App, RunFailed, RunTimedOut, sleep, wait_for
+from holdfast.errors import InvalidArguments
+from holdfast.testing import HoldfastTestWarning, Lab, RealWork, RunStuck, World
+from support import lab_shop as shop
+
+PLUGIN = "holdfast.testing.pytest_plugin"
+stores = pytest.mark.parametrize("lab", ["memory", "sqlite"], indirect=True)
+
+
+@pytest.fixture
+def lab(request: pytest.FixtureRequest) -> object:
+    """A lab on each store."""
+    with Lab(getattr(request, "param", "memory")) as lab:
+        yield lab
+
+
+@stores
+def test_a_job_of_forty_days_is_told_step_by_step(lab: Lab, world: World) -> None:
+    lab.replace(shop.charge, world.tool(shop.receipt))
+    begun = lab.now
+    run = lab.start(shop.checkout, "A1", card="4242")
+    lab.until_waiting(run, "shipped")
+    assert timedelta(hours=1) <= lab.now - begun < timedelta(hours=1, seconds=5)
+    lab.advance("2d")
+    run.signal("shipped")
+    assert lab.result(run) == "receipt for 200 cents"
+    assert timedelta(days=32, hours=1) <= lab.now - begun < timedelta(days=32, hours=1, seconds=5)
+    assert world.calls(shop.charge) == [{"card": "4242", "cents": 200}]
+    assert world.at_most_once(shop.charge)
+
+
+@stores
+def test_plain_functions_and_children_take_no_virtual_time(lab: Lab) -> None:
+    begun = lab.now
+    assert lab.result(lab.start(shop.family, 5)) == [2, 3, 4, 5, 6]
+    assert timedelta(days=10) <= lab.now - begun < timedelta(days=10, seconds=5)
+
+
+@stores
+def test_time_moves_only_when_the_test_asks_for_it(lab: Lab) -> None:
+    begun = lab.now
+    run = lab.start(shop.dated)
+    assert lab.now == begun
+    lab.advance("47h")
+    assert run.record().status == "running" or run.record().finished_at is None
+    lab.advance(timedelta(hours=1))
+    assert run.record().status == "succeeded"
+    assert lab.result(run) == (begun + timedelta(days=2)).date().isoformat()
+    assert lab.now == begun + timedelta(days=2)
+
+
+def test_the_first_time_can_be_chosen() -> None:
+    with Lab(start_at=datetime(2028, 2, 27, 12, tzinfo=UTC)) as lab:
+        assert lab.result(lab.start(shop.dated)) == "2028-02-29"
+    with pytest.raises(InvalidArguments, match="time zone"):
+        Lab(start_at=datetime(2028, 1, 1))  # noqa: DTZ001 - refused
+
+
+def test_a_deadline_ends_a_run_in_virtual_time(lab: Lab) -> None:
+    begun = lab.now
+    with pytest.raises(RunTimedOut):
+        lab.result(lab.start(shop.endless))
+    assert lab.now - begun < timedelta(hours=1, minutes=1)
+
+
+def test_retries_pause_in_virtual_time(lab: Lab, world: World) -> None:
+    def declined(card: str, cents: int) -> str:
+        raise ValueError(f"{card} has no {cents}")
+
+    lab.replace(shop.charge, world.tool(declined))
+    with pytest.raises(RunFailed, match="4242 has no 200"):
+        lab.result(lab.start(shop.checkout, "A1", card="4242"))
+
+
+def test_a_run_that_waits_for_the_test_is_named(lab: Lab, world: World) -> None:
+    lab.replace(shop.charge, world.tool())
+    run = lab.start(shop.endless)
+    with pytest.raises(RunStuck, match="does not wait for 'shipped'"):
+        lab.until_waiting(run, "shipped")
+    begun = lab.now
+    app = App("other", "memory:")
+
+    @app.job
+    async def forgotten() -> None:
+        await wait_for("an answer")
+
+    stuck = lab.start(forgotten)
+    with pytest.raises(RunStuck, match="'an answer'"):
+        lab.result(stuck)
+    assert lab.now - begun < timedelta(days=1), "a run that is stuck does not move the time by years"
+
+
+def test_a_run_that_ends_does_not_wait(lab: Lab) -> None:
+    with pytest.raises(RunStuck, match="does not wait for 'x'"):
+        lab.until_waiting(lab.start(shop.dated), "x")
+
+
+def test_an_app_has_its_own_store_again_after_the_lab() -> None:
+    app = App("own", "memory:")
+    own = app.store()
+    with Lab() as lab:
+        lab.use(app)
+        assert app.store() is not own
+    assert app.store() is own
+
+
+def test_a_thread_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
+    monkeypatch.setattr("holdfast.testing.virtual_loop.REAL_SECONDS", 0.05)
+    app = App("slow", "memory:")
+    ended: list[bool] = []
+
+    @app.step
+    def slow() -> None:
+        while not ended:
+            time.sleep(0.01)
+
+    @app.job
+    def job() -> None:
+        slow()
+        sleep("1d")
+
+    run = lab.start(shop.dated)
+    with pytest.raises(RealWork, match=r"a function in a thread.*test_lab\.py"):
+        lab.result(lab.start(job))
+    ended.append(True)
+    assert lab.result(run)
+
+
+def test_a_silent_socket_is_named_and_does_not_hold_the_time(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
+    monkeypatch.setattr("holdfast.testing.virtual_loop.REAL_SECONDS", 0.05)
+    app = App("net", "memory:")
+
+    @app.step
+    async def call() -> str:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            reader, writer = await asyncio.open_connection(*silent.getsockname())
+            try:
+                await asyncio.wait_for(reader.read(1), 60)
+            except TimeoutError:
+                return "no answer"
+            finally:
+                writer.close()
+                await writer.wait_closed()
+        return "answer"
+
+    @app.job
+    async def job() -> str:
+        return await call()
+
+    with pytest.warns(HoldfastTestWarning, match="a socket"):
+        assert lab.result(lab.start(job)) == "no answer"
+
+
+def test_a_test_with_a_running_loop_uses_it_as_well(lab: Lab) -> None:
+    async def story() -> str:
+        return str(lab.result(lab.start(shop.dated)))
+
+    assert asyncio.run(story()) == (lab.now).date().isoformat()
+
+
+def test_only_steps_and_tools_are_replaced(lab: Lab) -> None:
+    with pytest.raises(InvalidArguments, match="must be a step or tool"):
+        lab.replace(shop.checkout, lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArguments, match="'memory' or 'sqlite'"):
+        Lab("oracle")
+
+
+class TestWithUnittest(unittest.TestCase):
+    """The lab as a context manager."""
+
+    def test_it(self) -> None:
+        lab = self.enterContext(Lab())
+        assert lab.result(lab.start(shop.plain, 1)) == 3
+
+
+def test_the_plugin_needs_no_set_up(tmp_path: Path) -> None:
+    test = tmp_path / "test_it.py"
+    test.write_text(
+        """
+import pytest
+from holdfast import App, sleep
+app = App("shop", "memory:")
+
+@app.tool
+def charge(cents: int) -> str: ...
+
+@app.job
+async def job() -> str:
+    await sleep("3d")
+    return await charge(cents=5)
+
+@pytest.mark.holdfast(store="sqlite")
+def test_job(lab, world):
+    lab.replace(charge, world.tool(lambda cents: f"paid {cents}"))
+    assert lab.result(lab.start(job)) == "paid 5"
+    assert world.count(charge) == 1
+"""
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, str(test)]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # so that it is there once
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["pytest11"] == {"holdfast": PLUGIN}
