@@ -11,7 +11,7 @@ import pytest
 from holdfast import App, sleep, wait_for
 from holdfast.errors import InvalidArguments
 from holdfast.testing import CrashFailure, HoldfastTestWarning, Lab, World
-from holdfast.testing.crashes import MODES
+from holdfast.testing.faulty_store import MODES
 from support import lab_shop as shop
 
 
@@ -30,7 +30,7 @@ def test_a_sound_job_survives_a_crash_at_every_commit(lab: Lab, world: World) ->
 
 
 def test_plain_jobs_with_children_survive(lab: Lab) -> None:
-    report = lab.crash_everywhere(shop.family, 2)
+    report = lab.crash_everywhere(shop.family, 1)
     assert {case.outcome for case in report.cases} <= {"same", "not reached"}
 
 

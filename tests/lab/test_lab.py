@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -190,10 +191,15 @@ class TestWithUnittest(unittest.TestCase):
         assert lab.result(lab.start(shop.plain, 1)) == 3
 
 
+def run_pytest(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(code)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, "test_it.py"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # so that it is there once
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+
+
 def test_the_plugin_needs_no_set_up(tmp_path: Path) -> None:
-    test = tmp_path / "test_it.py"
-    test.write_text(
-        """
+    code = """
 import pytest
 from holdfast import App, sleep
 app = App("shop", "memory:")
@@ -212,10 +218,14 @@ def test_job(lab, world):
     assert lab.result(lab.start(job)) == "paid 5"
     assert world.count(charge) == 1
 """
-    )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, str(test)]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # so that it is there once
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    ran = run_pytest(tmp_path, code)
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["pytest11"] == {"holdfast": PLUGIN}
+
+
+def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "testing.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    ran = run_pytest(tmp_path, code)
+    assert "5 passed" in ran.stdout, ran.stdout + ran.stderr

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | {"build_id", "import_guard", "job_log", "plans"},
     "deploys": {"authoring", "client", "engine", "errors", "machines", "store"},
-    "testing": {"machines", "ready", "errors"},
+    "testing": {"authoring", "client", "durations", "engine", "errors", "machines", "ready", "store"},
     "gc_settings": set(),
     "parent_death": set(),
     "supervisor": {"errors", "holdfast", "ids", "job_log", "parent_death", "store"},

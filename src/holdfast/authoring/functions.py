@@ -106,7 +106,7 @@ class Call(Generic[P, R]):
         self.key: str | None = None
         self.gate = gate
         self.signature = Signature(function, name, vault)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async: bool = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
         self.__name__ = name
 

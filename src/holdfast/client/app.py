@@ -844,7 +844,7 @@ class App(Planning, Client):
             await store.close()
 
     @contextlib.contextmanager
-    def borrowed(self, store: Store, config: Config, portal: Portal) -> Iterator[None]:
+    def _borrowed(self, store: Store, config: Config, portal: Portal) -> Iterator[None]:
         """Use another store, other settings and another loop for a while, as a test does."""
         own = (self._opened, self.config, self._portal, self._effects, self._threads, self._journals, self._watchers)
         self._opened, self.config, self._portal = store, config, portal

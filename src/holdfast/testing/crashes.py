@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -33,33 +31,20 @@ from holdfast.authoring.job_api import external_key
 from holdfast.client.app import App
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.engine.worker import Worker
-from holdfast.errors import InvalidArguments, StoreUnavailable
+from holdfast.errors import InvalidArguments
 from holdfast.machines import TERMINAL_JOB_STATES, Event
-from holdfast.machines.event import Frozen
-from holdfast.store import Append, Claim, Command, PutWorker, Reclaim, ReleaseLeases, Renew, Store
+from holdfast.store import Reclaim, ReleaseLeases, Store
+from holdfast.testing.faulty_store import MODES, FaultyStore
 from holdfast.testing.lab import Lab, replaced, waits_for
 from holdfast.testing.world import call_fake
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-MODES = ("crash before", "crash after", "error", "overtaken")
 OVERTAKEN_SECONDS = 366 * 86_400.0  # that a second worker has to take the job as far as it can
 SETTLE_SECONDS = 60.0
 WIDTH = 44  # of the column that says what a commit writes
-WORDS: dict[str, str | None] = {
-    "node_started": None,
-    "node_finished": None,
-    "value_recorded": None,
-    "command_committed": "result of {}",
-    "tool_invocation_started": "{} begins",
-    "tool_invocation_finished": "{} has ended",
-    "job_waiting": "waits at {}",
-    "job_completed": "ends",
-    "job_failed": "fails",
-}
 TOOL_ENDS = {"tool_invocation_finished", "command_committed"}
-GONE = "the process has crashed"
 
 
 class CrashFailure(AssertionError):
@@ -266,7 +251,7 @@ class _Scene:
         """Run the job. Return how it ended, or None if it asks or does not go on."""
         self.run = await start()
         self.faulty = FaultyStore(self._lab.store, number, mode, self._overtake)
-        self._first = self._lab.hire(self.faulty)
+        self._first = self._lab.hire(cast("Store", self.faulty))
         await self._lab.until(self._is_over_or_crashed, self.faulty.gone)
         if self.faulty.crashed:
             await self._lab.kill(self._first)
@@ -315,92 +300,3 @@ class _Scene:
         counts = Counter(key for call, key in self._acts if call.on_doubt != "retry")
         names = {key: call.name for call, key in self._acts}
         return [f"{names[key]} acted {count} times for one call" for key, count in counts.items() if count > 1]
-
-
-class FaultyStore:
-    """Passes everything on. One commit of the worker goes wrong.
-
-    Args:
-        store: the store.
-        fail_at: the number of the commit, from 1; 0 for none.
-        mode: one of `MODES`.
-        overtake: what happens while the commit is stopped.
-    """
-
-    def __init__(self, store: Store, fail_at: int, mode: str, overtake: Callable[[], Awaitable[None]]) -> None:
-        self._store = store
-        self._fail_at = fail_at
-        self._mode = mode
-        self._overtake = overtake
-        self.written: list[str] = []  # what each commit wrote, in words
-        self.crashed = False
-        self.gone = asyncio.Event()  # set with it
-        self.failed = False
-        self._runs = asyncio.Event()  # cleared while the process is stopped
-        self._runs.set()
-
-    async def commit(self, batch: Sequence[Command]) -> list[Any]:
-        """Commit a batch, or let it go wrong."""
-        await self._runs.wait()
-        if self.crashed:
-            raise StoreUnavailable(GONE)
-        if not _counts(batch):
-            return await self._store.commit(batch)
-        self.written.append(_described(batch))
-        if len(self.written) != self._fail_at:
-            return await self._store.commit(batch)
-        self.failed = True
-        if self._mode == "overtaken":
-            self._runs.clear()
-            try:
-                await self._overtake()
-            finally:
-                self._runs.set()
-            return await self._store.commit(batch)
-        if self._mode == "crash after":
-            await self._store.commit(batch)
-        if self._mode != "error":
-            self.crashed = True
-            self.gone.set()
-        raise StoreUnavailable(GONE if self.crashed else "an error, as the test wanted it")
-
-    def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
-        """Commit what the worker's heartbeat writes."""
-        if self.crashed or not self._runs.is_set():
-            raise StoreUnavailable(GONE)
-        return self._store.commit_blocking(batch)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        return partial(self._read, found) if inspect.iscoroutinefunction(found) else found
-
-    async def _read(self, read: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        await self._runs.wait()
-        return await read(*args, **kwargs)
-
-
-def _counts(batch: Sequence[Command]) -> bool:
-    """Return whether a commit belongs to a job, and not only to the worker."""
-    return any(isinstance(command, (Append, Claim)) for command in batch) and not all(
-        isinstance(command, (Renew, PutWorker)) for command in batch
-    )
-
-
-def _described(batch: Sequence[Command]) -> str:
-    """Return what a commit writes, in words."""
-    words: list[str] = []
-    for command in batch:
-        if isinstance(command, Append):
-            texts = [_event_text(kind, payload) for kind, payload in command.events]
-            words += [text for text in texts if text is not None] or [kind for kind, _ in command.events]
-        else:
-            words.append(type(command).__name__.lower())
-    return ", ".join(words)
-
-
-def _event_text(kind: str, payload: dict[str, Any] | Frozen) -> str | None:
-    """Return what an event says, in words; None for one that says nothing new."""
-    fields = msgspec.json.decode(payload.text) if isinstance(payload, Frozen) else payload
-    node = str(fields.get("node", "")).partition(":")[0]
-    words = WORDS.get(kind, f"{kind} {{}}")
-    return words.format(node).strip() if words is not None else None

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import msgspec
 
@@ -32,7 +32,7 @@ from holdfast.machines import TERMINAL_JOB_STATES, Event
 from holdfast.store import Job, Store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.virtual_loop import VirtualLoop
-from holdfast.testing.world import call_fake
+from holdfast.testing.world import Recorded, call_fake
 
 if TYPE_CHECKING:
     from holdfast.testing.crashes import CrashReport
@@ -95,7 +95,7 @@ class Lab:
         from holdfast.store.sqlite.store import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
 
         folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-lab-"))
-        return _Counting(SqliteStore(Path(folder) / "jobs.db", self._clock), self._count)
+        return cast("Store", _Counting(SqliteStore(Path(folder) / "jobs.db", self._clock), self._count))
 
     def __enter__(self) -> Self:
         return self
@@ -125,7 +125,7 @@ class Lab:
         if app in self._apps:
             return
         config = msgspec.structs.replace(app.config, lease_seconds=LEASE_SECONDS, effects="")
-        self._open.enter_context(app.borrowed(self.store, config, self._portal))
+        self._open.enter_context(app._borrowed(self.store, config, self._portal))  # noqa: SLF001 - for tests only
         self._apps.append(app)
         self._entries.update(app.entries)
 
@@ -210,7 +210,7 @@ class Lab:
         """
         if not isinstance(call, Call):
             raise InvalidArguments("call", f"must be a step or tool, got {call!r:.80}")
-        if hasattr(fake, "stands_for"):
+        if isinstance(fake, Recorded):
             fake.stands_for = call.name
         self._open.enter_context(replaced(call, fake))
 

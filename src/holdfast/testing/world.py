@@ -33,7 +33,7 @@ class World:
         Args:
             fake: what the tool does, with or without async. It takes the tool's arguments. Default: return None.
         """
-        return _Recorded(self, fake)
+        return Recorded(self, fake)
 
     def calls(self, tool: Call[..., Any] | str) -> list[dict[str, Any]]:
         """Return the arguments of each call of a tool, in order."""
@@ -59,7 +59,7 @@ class World:
         self.acts.append(Act(tool, arguments, call[0] if call is not None else None))
 
 
-class _Recorded:
+class Recorded:
     """A stand-in that records its calls. `lab.replace` tells it which tool it stands for."""
 
     def __init__(self, world: World, fake: Callable[..., Any] | None) -> None:
@@ -68,6 +68,7 @@ class _Recorded:
         self.stands_for = "tool"
 
     def __call__(self, **arguments: Any) -> Any:
+        """Record the call, and act."""
         self._world.note(self.stands_for, arguments)
         return call_fake(self._fake, arguments) if self._fake is not None else None
 
