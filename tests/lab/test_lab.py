@@ -191,9 +191,9 @@ class TestWithUnittest(unittest.TestCase):
         assert lab.result(lab.start(shop.plain, 1)) == 3
 
 
-def run_pytest(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(code)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, "test_it.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", PLUGIN, "test_it.py", *options]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # so that it is there once
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
@@ -227,5 +227,12 @@ def test_job(lab, world):
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "testing.md").read_text()
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
-    ran = run_pytest(tmp_path, code)
-    assert "5 passed" in ran.stdout, ran.stdout + ran.stderr
+    ran = run_pytest(tmp_path, code, "--holdfast-record")
+    assert "6 passed" in ran.stdout, ran.stdout + ran.stderr
+    changed = code.replace("await price(order)", "200").replace("charge(card, cents)", "charge(card, cents + 1)")
+    ran = run_pytest(tmp_path, changed, "-k", "old_runs")
+    assert "test_it-test_old_runs_go_on-1.json: checkout no longer fits this history" in ran.stdout
+    assert "charge(card='4242', cents=201)" in ran.stdout
+    for path in (tmp_path / "histories").iterdir():
+        path.unlink()
+    assert "run pytest with --holdfast-record" in run_pytest(tmp_path, code, "-k", "old_runs").stdout

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     }
     | {"build_id", "import_guard", "job_log", "plans"},
     "deploys": {"authoring", "client", "engine", "errors", "machines", "store"},
-    "testing": {"authoring", "client", "durations", "engine", "errors", "machines", "ready", "store"},
+    "testing": {"authoring", "client", "deploys", "durations", "engine", "errors", "machines", "ready", "store"},
     "gc_settings": set(),
     "parent_death": set(),
     "supervisor": {"errors", "holdfast", "ids", "job_log", "parent_death", "store"},
@@ -77,6 +77,7 @@ LONG = {
     "store/decide.py": "what each command means, one decision each",
     "store/sql/run_sql.py": "the statements of every read",
     "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",
+    "testing/lab.py": "the public API of the lab, one method per verb",
     "plans/executor.py": "a plan as the code of a job, from its first node to its result",
     "store/memory.py": "one implementation of the store's protocol",
     "store/postgres/transaction.py": "one implementation of a transaction's protocol",

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -25,6 +26,7 @@ from holdfast.authoring.functions import Call, JobFunction
 from holdfast.client.app import App
 from holdfast.client.portal import Portal
 from holdfast.client.run_handle import RunHandle, job_of_run
+from holdfast.deploys.history_files import history_text, read_history
 from holdfast.durations import Duration, seconds
 from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, InvalidArguments
@@ -67,13 +69,25 @@ class Lab:
     Args:
         store: ``"memory"`` or ``"sqlite"``.
         start_at: the virtual time at the start. Default: the beginning of 2027, in UTC.
+        golden: where `golden` keeps histories: the path of a file, without its number and suffix.
+        recording: whether `golden` writes its files. The option ``--holdfast-record`` of pytest sets it.
     """
 
-    def __init__(self, store: str = "memory", *, start_at: datetime = START_AT) -> None:
+    def __init__(
+        self,
+        store: str = "memory",
+        *,
+        start_at: datetime = START_AT,
+        golden: Path | None = None,
+        recording: bool = False,
+    ) -> None:
         if store not in {"memory", "sqlite"}:
             raise InvalidArguments("store", f"must be 'memory' or 'sqlite', got {store!r}")
         if start_at.tzinfo is None:
             raise InvalidArguments("start_at", "must have a time zone, such as datetime(2027, 1, 1, tzinfo=UTC)")
+        self._golden = golden
+        self._recording = recording
+        self._golden_runs = count(1)
         self._kind = store
         self._start_at = start_at
         self._open = contextlib.ExitStack()
@@ -238,10 +252,41 @@ class Lab:
         """
         from holdfast.testing.replays import check_replays  # noqa: PLC0415 - as above
 
-        function = next((app.entries.get(_entry(run.events()[0])) for app in self._apps), None)
+        events = run.events()
+        return check_replays(events, self._function(events[0], run))
+
+    def golden(self, run: RunHandle) -> None:
+        """Check that the code still fits a history that was recorded before, with ``pytest --holdfast-record``.
+
+        The history is in ``histories/`` next to the test. Commit it: runs like it may be under way when the code
+        changes.
+
+        Args:
+            run: the run whose history is recorded.
+
+        Raises:
+            ReplayFailure: the code would ask for something else, or there is no history yet.
+        """
+        from holdfast.testing.replays import ReplayFailure, require_fit  # noqa: PLC0415 - as above
+
+        if self._golden is None:
+            raise InvalidArguments("golden", "the lab has no folder for histories: use the fixture, or Lab(golden=…)")
+        events = run.events()
+        path = self._golden.with_name(f"{self._golden.name}-{next(self._golden_runs)}.json")
+        if self._recording:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(history_text(events), encoding="utf-8")
+        if not path.exists():
+            raise ReplayFailure(f"{path} does not exist: run pytest with --holdfast-record, and commit the file")
+        recorded = read_history(path)
+        require_fit(recorded, self._function(recorded[0], run), str(path))
+
+    def _function(self, created: Event, run: RunHandle) -> JobFunction[..., Any]:
+        entry = str(created.payload["plugin"]), str(created.payload["entry"])
+        function = next((found for app in self._apps if (found := app.entries.get(entry)) is not None), None)
         if function is None:
-            raise InvalidArguments("run", f"{run.id} was not started in this lab")
-        return check_replays(run.events(), function)
+            raise InvalidArguments("run", f"{run.id} is a run of {'.'.join(entry)}, which no app of this lab has")
+        return function
 
     # Parts that `crashes` uses
 
@@ -387,7 +432,3 @@ async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _entry(event: Event) -> tuple[str, str]:
-    return str(event.payload["plugin"]), str(event.payload["entry"])

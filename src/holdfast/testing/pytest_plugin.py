@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,14 @@ if TYPE_CHECKING:
     from holdfast.testing.lab import Lab
     from holdfast.testing.world import World
 
+RECORD = "holdfast_record"
 MARKER = "holdfast(store='memory', start_at=None): the store and the first virtual time of the fixture `lab`"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that records histories."""
+    group = parser.getgroup("holdfast")
+    group.addoption("--holdfast-record", action="store_true", dest=RECORD, help="write the files of lab.golden")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,7 +33,12 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     from holdfast.testing.lab import Lab  # noqa: PLC0415 - a test suite without it pays nothing
 
     marker = request.node.get_closest_marker("holdfast")
-    with Lab(**(marker.kwargs if marker is not None else {})) as lab:
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{request.path.stem}-{request.node.name}")
+    options = {
+        "golden": request.path.parent / "histories" / name,
+        "recording": request.config.getoption(RECORD, default=False),
+    }
+    with Lab(**{**options, **(marker.kwargs if marker is not None else {})}) as lab:
         yield lab
 
 

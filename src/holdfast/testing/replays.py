@@ -80,6 +80,14 @@ def _require(events: Sequence[Event], function: JobFunction[..., Any], how: str)
     raise ReplayFailure(f"replayed up to event {len(events)}{how}, {function.name} is not the same{line}: {reasons}")
 
 
+def require_fit(events: Sequence[Event], function: JobFunction[..., Any], name: str) -> None:
+    """Check that code fits a recorded history. Results that it no longer asks for are no failure."""
+    report = _replayed(events, function)
+    if not report.fits:
+        line = f" at {report.line}" if report.line else ""
+        raise ReplayFailure(f"{name}: {function.name} no longer fits this history{line}: {'; '.join(report.reasons)}")
+
+
 def _replayed(events: Sequence[Event], function: JobFunction[..., Any]) -> ReplayReport:
     """Run a check in a thread of its own: the caller may have a running loop."""
     reports: list[ReplayReport] = []
