@@ -138,12 +138,79 @@ def test_a_fork_reuses_what_was_before_the_call_and_the_run_is_cancelled_with_it
         assert record.run_id != handle.id
         ended = await handle.arecord()
         assert (ended.status, record.run_id in str(ended.cancel_reason)) == ("canceled", True)
-        await new.asignal(record.run_id, "go")
         await drain(new)
-        assert await RunHandle(new, record.run_id).aresult() == "paid 105"
+        assert await RunHandle(new, record.run_id).aresult() == "paid 105", "it got the signal that had come"
         assert await new.averify() == {}
 
     play(story())
+
+
+def test_a_fork_gets_signals_that_were_used_after_the_call_and_that_were_not_used(shop: Shop) -> None:
+    """Waits that ended before the call are reused, and their signals are not given again."""
+
+    def declare(app: App, cents: int) -> Any:
+        @app.tool
+        async def refund(amount: int) -> int:
+            return amount
+
+        @app.job
+        async def settle() -> list[Any]:
+            first = await wait_for("a#1")
+            amount = await refund(cents)
+            return [first, amount, await wait_for("a#1"), await wait_for("b"), await wait_for("c")]
+
+        return settle
+
+    async def story() -> None:
+        old, new = shop.app("1", 100), shop.app("2", 105)
+        declare(new, 5)
+        handle = await old.astart(declare(old, 4))
+        await drain(old)
+        for key, payload in (("a#1", 1), ("a#1", 2), ("b", 3), ("c", 4)):
+            if key == "c":  # the others have ended waits by now
+                await drain(old)
+            await handle.asignal(key, payload)
+        await drain(new)
+        fork = await new.aanswer(handle.id, "fork")
+        await drain(new)
+        assert await RunHandle(new, fork.run_id).aresult() == [1, 5, 2, 3, 4]
+        assert await new.averify() == {}
+
+    play(story())
+
+
+def test_a_parent_waits_for_the_fork_of_its_child(shop: Shop) -> None:
+    def declare(app: App) -> Any:
+        pay = app.entries["shop", "pay"]
+
+        @app.job
+        async def order() -> str:
+            return f"ordered, {await pay()}"
+
+        return order
+
+    async def story() -> None:
+        old, new = shop.app("1", 100), shop.app("2", 105)
+        declare(new)
+        handle = await old.astart(declare(old))
+        await drain(old)
+        [child] = (await old.afamily(handle.id)).children
+        await drain(new)
+        await new.asignal(child.run_id, "go")
+        await drain(new)
+        fork = await new.aanswer(child.run_id, "fork")
+        family = await new.afamily(handle.id)
+        assert [(one.run_id, one.status) for one in family.children] == [
+            (child.run_id, "canceled"),
+            (fork.run_id, "queued"),
+        ]
+        assert f"child job pay, run {fork.run_id}" in (await new.aexplain(handle.id)).explanation
+        await drain(new)
+        assert await RunHandle(new, handle.id).aresult() == "ordered, paid 105"
+        assert await new.averify() == {}
+
+    play(story())
+    assert shop.paid == ["1: 100", "2: 105"]
 
 
 def test_a_run_fails_on_demand_without_a_worker(shop: Shop) -> None:

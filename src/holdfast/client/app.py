@@ -28,7 +28,7 @@ from holdfast.client import transactional
 from holdfast.client.bulk import BULK_MAX, PURGE_STATUSES, BulkResult, apply_to_runs
 from holdfast.client.entry_views import apply_options, describe_entry, with_plan
 from holdfast.client.explain import explain, look
-from holdfast.client.fork import fork_command
+from holdfast.client.fork import fork_command, signals_after
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
 from holdfast.client.overview.builds import BuildMove, BuildStatus, move_build, read_builds
@@ -605,6 +605,7 @@ class App(Planning, Client):
         elif answer == "fork":
             events = await self._store().events(row.id)
             more["fork"] = await fork_command(events, self.names(), None, misfit.nodes[0], None)
+            more["signals"] = tuple(signals_after(events, misfit.nodes[0]))
         else:
             error = {"code": NonDeterminism.__name__, "message": misfit_text(misfit)}
             more["error"] = {**error, "error": error}

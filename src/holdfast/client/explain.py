@@ -26,6 +26,9 @@ from holdfast.machines.keys import (
     is_reserved,
 )
 from holdfast.store import Evidence, Job, QueueState, Store, WorkerCard
+from holdfast.store.run_queries import RunFilter
+
+FOLLOWED_MAX = 20  # children whose forks and continuations are looked up, and how many of each
 
 
 class Around(msgspec.Struct, frozen=True):
@@ -59,12 +62,26 @@ async def look(store: Store, job: Job, now: float) -> Around:
         node = key.removeprefix(CHILD_KEY).removesuffix(run)
         child = values.get(id_name(node, run), {}).get("value")
         if isinstance(child, str):
-            children[key] = child
+            children[key] = await _current(store, job.id, child) if len(keys) <= FOLLOWED_MAX else child
     queued = job.state is JobState.QUEUED and job.due_at <= now
     queues = await store.limits() if queued else []
     queue = next((state for state in queues if state.limits.queue == job.queue), None)
     unread = sorted({signal.key for signal in await store.inbox(job.id)} - set(waits)) if waits else []
     return Around(alive, stream[-1] if stream else None, children, queue, unread)
+
+
+async def _current(store: Store, parent: str, child: str) -> str:
+    """Return the run whose end a parent waits for: a fork or a continuation of the child that it started, if any."""
+    for _ in range(FOLLOWED_MAX):
+        row = await store.get(child)
+        following = row.course.continued_as if row is not None else None
+        if row is not None and row.state is JobState.CANCELLED:
+            of_child = RunFilter(attributes={"forked_from": child}, parent=parent, newest=True)
+            following = next((record.task_id for record in await store.records(of_child, 1)), None)
+        if following is None:
+            break
+        child = following
+    return child
 
 
 def explain(

@@ -11,14 +11,15 @@ and starts nothing.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.authoring.signature import fingerprint
 from holdfast.errors import InvalidArguments, InvalidPlan
 from holdfast.ids import new_id
-from holdfast.machines import Event, HistoryEvent
-from holdfast.machines.keys import BUILTIN, EXTENSION, ended_name
+from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.machines.keys import BUILTIN, ENDED, EXTENSION, ended_name, is_reserved
 from holdfast.plans.builder import Draft
 from holdfast.plans.checker import Names, check_plan, problems
 from holdfast.plans.graph import values_of
@@ -33,6 +34,7 @@ Written = tuple[str, dict[str, Any]]
 # A fork has the facts of the first run, but a time, a key, a parent and a chain of its own.
 _OWN = {"deadline", "idempotency_key", "parent", "parent_key", "trace_id", "continues", "first"}
 _INHERITED = [name for name in JobSpec.__struct_fields__ if name not in _OWN]
+_ENDED_WAIT = re.compile(rf"wait:(.*?)(?:(?<!#)#\d+)?{ENDED}", re.DOTALL)  # the end of a wait, with its key
 
 
 async def fork_command(
@@ -46,6 +48,28 @@ async def fork_command(
     other = Plan.from_dict(plan) if isinstance(plan, dict) else plan.plan() if isinstance(plan, Draft) else plan
     # In a thread: the check of a large plan would block the loop.
     return await asyncio.to_thread(forked, events, names, from_node, from_step, other)
+
+
+def signals_after(events: Sequence[Event], step: str) -> list[tuple[str, str, Any]]:
+    """List the signals that have ended waits of the code which a fork from a step does not reuse: id, key, payload."""
+    cut = _cut(NodeHistory(events), step)
+    found: list[tuple[str, str, Any]] = []
+    for event in events[cut:]:
+        ended: Any = event.payload
+        key: Any = event.payload.get("correlation_key")
+        if event.type == HistoryEvent.VALUE_RECORDED:  # the wait ended while its job ran
+            ended, key = ended.get("value"), _key_of_wait(str(ended.get("node")))
+        elif event.type != JobEvent.WAIT_COMPLETED:
+            continue
+        if isinstance(key, str) and not is_reserved(key) and ended.get("outcome") == "signal" and ended.get("signal"):
+            found.append((ended["signal"], key, ended.get("payload")))
+    return found
+
+
+def _key_of_wait(name: str) -> str | None:
+    """Return the key for which a wait of the code waited, from the name of the value that records its end."""
+    wait = _ENDED_WAIT.fullmatch(name)
+    return wait[1].replace("##", "#") if wait is not None else None
 
 
 def forked(
@@ -79,14 +103,7 @@ def forked(
 
 def _of_code(past: NodeHistory, step: str) -> Iterator[tuple[int, Written]]:
     """Yield everything that was recorded before the first call of a step, each with its position."""
-    calls = {node: begun.seq for node, begun in past.begun.items()}
-    calls |= {node: ended.seq for node, ended in past.ended.items() if ended.wait is not None}
-    matches = [seq for node, seq in calls.items() if step in {node, node.partition(":")[0], _named(past, node)}]
-    if not matches:
-        raise InvalidArguments(
-            "fork", f"the run has not called {step!r}; it called {', '.join(sorted(calls)) or 'nothing'}"
-        )
-    cut = min(matches)
+    cut = _cut(past, step)
     for node, ended in past.ended.items():
         if ended.seq < cut:
             for event in _again(node, past.begun.get(node), ended):
@@ -94,6 +111,18 @@ def _of_code(past: NodeHistory, step: str) -> Iterator[tuple[int, Written]]:
     for node, (seq, value) in past.values.items():
         if seq < cut:
             yield seq, (HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": value})
+
+
+def _cut(past: NodeHistory, step: str) -> int:
+    """Return the position of the first call of a step."""
+    calls = {node: begun.seq for node, begun in past.begun.items()}
+    calls |= {node: ended.seq for node, ended in past.ended.items() if ended.wait is not None}
+    matches = [seq for node, seq in calls.items() if step in {node, node.partition(":")[0], _named(past, node)}]
+    if not matches:
+        raise InvalidArguments(
+            "fork", f"the run has not called {step!r}; it called {', '.join(sorted(calls)) or 'nothing'}"
+        )
+    return min(matches)
 
 
 def _named(past: NodeHistory, node: str) -> str:

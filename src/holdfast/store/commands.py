@@ -292,7 +292,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     - ``accept``: the job goes on with any build, and leaves the outcomes of `nodes` unused.
     - ``build``: the job goes on, and only workers of `build` may claim it.
-    - ``fork``: the job is cancelled, and `fork` is created in the same transaction.
+    - ``fork``: the job is cancelled, and `fork` is created in the same transaction. The parent of a child waits for
+      the fork in its place. The fork gets the unused signals of the job, and `signals`.
     - ``fail``: the job fails.
 
     A job that does not ask this, or whose version is another than the sender has read, refuses it: `QuestionClosed`.
@@ -306,6 +307,7 @@ class Answer(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...] = ()
     build: str | None = None
     fork: Submit | None = None
+    signals: tuple[tuple[str, str, Any], ...] = ()  # id, key and payload of used signals that the fork waits for again
     error: dict[str, Any] | None = None  # of the failure
 
 

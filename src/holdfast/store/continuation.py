@@ -2,12 +2,13 @@
 
 A chain of jobs is linked from both sides. A job that was continued names the next one in its last event. Each job
 names, in its first event, the one before it and the first. The row of the first also names the newest, so no code walks
-the chain. Everything here is pure, as in `decide`.
+the chain. A fork that replaces a job gets what a successor gets. Everything here is pure, as in `decide`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -40,6 +41,25 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
     decision.moving = tuple(msgspec.structs.replace(signal, job=successor.job) for signal in moving)
     if job.pause:
         decision.follow = (*decision.follow, c.Pause(successor.job))
+
+
+def replace(
+    decision: Decision, fork: c.Submit, job: Job, again: Sequence[tuple[str, str, Any]], now: float, inbox: Inbox
+) -> None:
+    """Let a fork replace a job that was cancelled for it; `job` is its row before the end.
+
+    The fork of a child is a child of the same parent, which waits for the end of the fork in its place. The fork gets
+    the unused signals, and those of `again`: waits have used them that the fork does not reuse.
+    """
+    of_child = {"parent": job.parent, "parent_key": job.parent_key, "trace_id": job.trace_id}
+    decision.successor = fork if job.parent is None else msgspec.structs.replace(fork, **of_child)
+    taken = {signal.id for signal in decision.used}
+    unused = tuple(signal for signal in inbox.unused() if signal.id not in taken and _is_for_the_chain(signal.key))
+    decision.used = (*decision.used, *unused)
+    used = tuple(Signal(fork.job, name, key, payload, now) for name, key, payload in again)
+    decision.moving = (*used, *(msgspec.structs.replace(signal, job=fork.job) for signal in unused))
+    if job.pause:
+        decision.follow = (*decision.follow, c.Pause(fork.job))
 
 
 def _is_for_the_chain(key: str) -> bool:

@@ -20,7 +20,7 @@ from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, deploy_key, doubt_key
 from holdfast.machines.run_projection import DEADLINE, HANDED_OVER
 from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
-from holdfast.store.continuation import hand_over
+from holdfast.store.continuation import hand_over, replace
 from holdfast.store.inbox import Inbox
 from holdfast.store.rows import Job, JobSpec, Lease, Signal
 from holdfast.store.stream_writer import GROWING, Decision, StreamWriter, with_past
@@ -195,7 +195,7 @@ def decide(command: c.Command, job: Job, now: float, inbox: Inbox) -> Decision:
         case c.Resolve():
             return _resolve(command, job, now)
         case c.Answer():
-            return _answer(command, job, now)
+            return _answer(command, job, now, inbox)
         case c.Keep():
             return _keep(command, job, now)
         case _:
@@ -338,9 +338,9 @@ def _signal(command: c.SendSignal, job: Job, now: float, inbox: Inbox) -> Decisi
     return decision
 
 
-def _answered(writer: StreamWriter) -> Decision:
+def _answered(writer: StreamWriter, *, tells_parent: bool = True) -> Decision:
     """Finish a decision whose result is the job's row."""
-    decision = writer.end()
+    decision = writer.end(tells_parent=tells_parent)
     decision.answer = decision.job
     return decision
 
@@ -404,7 +404,7 @@ def _resolve(command: c.Resolve, job: Job, now: float) -> Decision:
     return _answered(writer)
 
 
-def _answer(command: c.Answer, job: Job, now: float) -> Decision:
+def _answer(command: c.Answer, job: Job, now: float, inbox: Inbox) -> Decision:
     """Answer the question of a job that does not fit the code."""
     place = job.wait.place(deploy_key(command.node)) if job.wait is not None else None
     if place is None or command.version != job.version:
@@ -428,8 +428,10 @@ def _answer(command: c.Answer, job: Job, now: float) -> Decision:
         writer.administrative("cancel", JobEvent.CANCELLED, {"reason": reason, "actor": command.actor})
     elif command.answer == "fail":
         writer.administrative("fail", JobEvent.FAILED, {"reason": "error", **(command.error or {})})
-    decision = _answered(writer)
-    decision.successor = command.fork
+    forked = command.fork is not None
+    decision = _answered(writer, tells_parent=not forked)
+    if command.fork is not None:
+        replace(decision, command.fork, job, command.signals, now, inbox)
     return decision
 
 

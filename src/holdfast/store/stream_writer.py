@@ -119,8 +119,11 @@ class StreamWriter:
         by = {"actor": actor} if actor is not None else {}  # a person who answers
         self.put(JobEvent.WAIT_COMPLETED, {**completed, "signal": signal, **by})
 
-    def end(self) -> Decision:
-        """Finish the decision: end the lease of a job that no longer runs, and signal a child's end to its parent."""
+    def end(self, *, tells_parent: bool = True) -> Decision:
+        """Finish the decision: end the lease of a job that no longer runs, and signal a child's end to its parent.
+
+        The parent of a child that another job replaces is not told: that job's end is the one that it waits for.
+        """
         job = self.job
         if job.state is not JobState.RUNNING and job.lease is not None:
             self.set(lease=None)
@@ -129,7 +132,7 @@ class StreamWriter:
         if job.state in TERMINAL_JOB_STATES and self.decision.events:
             if job.pause:
                 self.set(pause=False)
-            if job.course.continued_as is None:
+            if job.course.continued_as is None and tells_parent:
                 self._tell_the_parent(self.decision.events[-1])
             if job.state is not JobState.COMPLETED:
                 self.decision.orphans = f"its parent {job.id} has ended: {job.state}"

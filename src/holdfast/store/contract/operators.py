@@ -20,6 +20,7 @@ from holdfast.store.commands import (
     Resume,
     Retry,
     SendSignal,
+    SignalResult,
     Submit,
 )
 from holdfast.store.contract.harness import LEASE, WAIT, Lab, clause, submission
@@ -283,9 +284,9 @@ async def the_audit_log_is_read_newest_first_and_outlives_what_it_is_about(lab: 
     assert await lab.store.audit(rows[-1].number, 2) == []
 
 
-async def _misfit(lab: Lab, job: str = "a") -> int:
+async def _misfit(lab: Lab, job: str = "a", *, submitted: bool = False) -> int:
     """Let a job ask which code goes on. Return its version."""
-    held = await lab.running(job)
+    held = (await lab.claim())[0].job if submitted else await lab.running(job)
     await lab.append(held, ("node_started", {"node": "pay:1", "name": "pay"}), ("command_committed", {"node": "pay:1"}))
     wait = {"node": "pay:2", "correlation_key": "holdfast:deploy:pay:2", "wait_type": "deploy", "park": True}
     await lab.append(held, ("job_waiting", {**wait, "deploy": {"call": "pay(2)", "recorded": ["pay(1)"]}}))
@@ -341,6 +342,52 @@ async def a_fork_is_created_with_the_cancel_of_the_job_that_it_replaces(lab: Lab
     assert "forked as b" in str((await lab.store.events("a"))[-1].payload["reason"])
     assert (await lab.job("b")).state is JobState.QUEUED
     await lab.job()
+
+
+@clause
+async def the_parent_of_a_child_waits_for_the_fork_that_replaces_it(lab: Lab) -> None:
+    parent = await lab.running("p")
+    key = "holdfast:child:job.checkout:1"
+    await lab.do(submission("a", parent="p", parent_key=key, parent_attempt=parent.attempt, trace_id="t"))
+    await lab.append(parent, ("job_waiting", {"node": "job.checkout:1", "correlation_key": key, "wait_type": "child"}))
+    version = await _misfit(lab, submitted=True)
+    await lab.do(Answer("a", "pay:2", "fork", version, fork=submission("b")))
+    row = await lab.job("b")
+    assert (row.parent, row.parent_key, row.trace_id) == ("p", key, "t")
+    assert (await lab.job("p")).state is JobState.WAITING
+    assert await lab.store.inbox("p") == []
+    (claimed,) = await lab.claim()
+    await lab.append(claimed.job, ("job_completed", {"result": 5}))
+    told = (await lab.store.events("p"))[-1].payload
+    assert (told["node"], told["signal"], told["payload"]["result"]) == ("job.checkout:1", "b.1", 5)
+
+
+@clause
+async def the_fork_of_a_child_is_cancelled_with_the_parent(lab: Lab) -> None:
+    parent = await lab.running("p")
+    await lab.do(submission("a", parent="p", parent_key="holdfast:child:x", parent_attempt=parent.attempt))
+    version = await _misfit(lab, submitted=True)
+    await lab.do(Answer("a", "pay:2", "fork", version, fork=submission("b")))
+    await lab.append(parent, ("job_failed", {"reason": "error"}))
+    assert (await lab.job("b")).state is JobState.CANCELLED
+
+
+@clause
+async def a_fork_gets_the_signals_that_it_waits_for_again_and_those_that_were_not_used(lab: Lab) -> None:
+    version = await _misfit(lab)
+    await lab.do(SendSignal("a", "later", {"n": 2}, "s2"))
+    await lab.do(SendSignal("a", "holdfast:child:x", {"n": 3}, "c.1"))
+    await lab.do(Pause("a"))
+    again = (("s1", "go", {"n": 1}),)
+    await lab.do(Answer("a", "pay:2", "fork", version, fork=submission("b"), signals=again))
+    inbox = [(signal.id, signal.key, signal.payload) for signal in await lab.store.inbox("b")]
+    assert inbox == [("s1", "go", {"n": 1}), ("s2", "later", {"n": 2})]
+    assert (await lab.job("b")).state is JobState.WAITING, "it is paused"
+    assert await lab.do(SendSignal("b", "go", None, "s1")) == SignalResult("repeat")
+    await lab.do(Resume("b"))
+    (claimed,) = await lab.claim()
+    await lab.append(claimed.job, ("job_waiting", {"node": "wait:go", "correlation_key": "go", "wait_type": "signal"}))
+    assert (await lab.store.events("b"))[-1].payload["payload"] == {"n": 1}
 
 
 @clause
