@@ -267,6 +267,82 @@ CHANGES = {
             '    async with asyncio.timeout(60):\n        answer = await wait_for("go")',
         ),
     ),
+    "another argument in a timeout": change(
+        STOPS,
+        (
+            "    receipt = await charge(cents)",
+            """\
+    try:
+        async with asyncio.timeout(3600):
+            receipt = await charge(cents + 1)  # HERE
+    except TimeoutError:
+        receipt = await note("too late")""",
+        ),
+    ),
+    "another argument in wait_for": change(
+        STOPS,
+        (
+            "    receipt = await charge(cents)",
+            """\
+    try:
+        receipt = await asyncio.wait_for(charge(cents + 1), 0.01)  # HERE
+    except TimeoutError:
+        receipt = await note("too late")""",
+        ),
+    ),
+    "another argument in a timeout beside a thread": change(
+        STOPS,
+        (
+            "    receipt = await charge(cents)",
+            """\
+    working = asyncio.create_task(asyncio.to_thread(__import__("time").sleep, 0.1))
+    try:
+        async with asyncio.timeout(0.01):
+            receipt = await charge(cents + 1)  # HERE
+    except TimeoutError:
+        receipt = await note("too late")
+    await working""",
+        ),
+    ),
+    "another argument in a group with a timeout": change(
+        STOPS,
+        (
+            "    receipt = await charge(cents)",
+            """\
+    try:
+        async with asyncio.timeout(0.01), asyncio.TaskGroup() as group:
+            paying = group.create_task(charge(cents + 1))  # HERE
+            group.create_task(asyncio.sleep(60))
+        receipt = paying.result()
+    except BaseException:
+        receipt = await note("too late")""",
+        ),
+    ),
+    "another argument where errors are caught and cleaned up after": change(
+        STOPS,
+        (
+            "    receipt = await charge(cents)",
+            """\
+    try:
+        async with asyncio.timeout(0.01):
+            receipt = await charge(cents + 1)  # HERE
+    except BaseException:
+        receipt = await note("caught")
+    finally:
+        await note("cleaned up")""",
+        ),
+    ),
+    "a call that is cancelled before it begins": change(
+        UNUSED,
+        (
+            "    receipt = await charge(cents)",
+            """\
+    paying = asyncio.create_task(charge(cents + 1))
+    await asyncio.sleep(0)
+    paying.cancel()
+    receipt = "none\"""",
+        ),
+    ),
     "a timer of asyncio": change(FITS, ("    receipt =", "    await asyncio.sleep(0.001)\n    receipt =")),
     "a forgotten await": change(STOPS, ("    answer =", '    note("new")\n    answer =')),
     "a wait for nothing": change(STOPS, ("    answer =", "    await asyncio.Event().wait()\n    answer =")),

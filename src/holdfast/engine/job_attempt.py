@@ -328,6 +328,7 @@ class Attempt:
         if began is None or began == build:
             self._close()
         else:
+            self._unwind()  # or the code would go on while the workers are read
             self._handing_over = self.loop.create_task(self._hand_over(self._intent, began))
 
     async def _hand_over(self, asked: Written, began: str) -> None:

@@ -453,7 +453,7 @@ class JobCode:
                 continue
             if loop.hand_over():
                 return True
-            if loop.may_move:
+            if loop.may_move and not self._waits_in_vain():
                 return False  # slow code is not changed code
             other = self._another_open()  # the code has changed
             if other is not None:
@@ -463,6 +463,15 @@ class JobCode:
             replay.drop(item.node)  # the code no longer cuts it off, and a cut-off is never forced
         self._reach_frontier()
         return None
+
+    def _waits_in_vain(self) -> bool:
+        """Return whether the code rests at a call that does not fit, and only timers that had not fired can move it.
+
+        Such a timer may be the timeout of the call. It must not fire for a call that is never made.
+        """
+        if self._replay.is_fork or self.loop.only_timer() is None or self._another_open() is not None:
+            return False  # the history of a fork does not have the timers that had fired
+        return any(self.open.get(one.node) is one and self._left_out(one) for one in self._held)
 
     def _reach_frontier(self) -> None:
         """End the replay. Start calls whose recorded cut-off did not happen this time."""
@@ -522,13 +531,12 @@ class JobCode:
         for pending in held:
             if self.open.get(pending.node) is not pending or pending.future.done():
                 continue  # the code has cut it off
+            if unasked := self._left_out(pending):  # also if the code no longer waits for it: it had rested there
+                self._host.code_failed(self._misfit(pending, unasked))
+                return
             if pending.cutting:
                 self._cut_now(pending)
                 continue
-            may_misfit = pending.checked and (self._replay.unused or self._replay.in_doubt)
-            if may_misfit and (unasked := self._unasked(pending.name)):
-                self._host.code_failed(self._misfit(pending, unasked))
-                return
             pending.started = True
             pending.begin(pending)
             if self._closed:
@@ -541,8 +549,11 @@ class JobCode:
         error.line = line_of(pending.future, self.loop.unfinished(), self._threads_blocked)
         return error
 
-    def _unasked(self, name: str) -> list[str]:
-        return [node for node in self._replay.unasked(name) if node not in self.open]
+    def _left_out(self, pending: Pending) -> list[str]:
+        """Return the recorded calls of the same name that the code has not made. With any, a new call does not fit."""
+        if not (pending.checked and (self._replay.unused or self._replay.in_doubt)):
+            return []
+        return [node for node in self._replay.unasked(pending.name) if node not in self.open]
 
     def _deliver(self, arrival: _Arrival) -> bool:
         pending = arrival.pending

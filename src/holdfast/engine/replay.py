@@ -46,6 +46,7 @@ from holdfast.machines.keys import (
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import DEADLINE
 from holdfast.store.result_blobs import ResultBlob, reference_in
+from holdfast.store.stream_writer import FORK
 
 CUT_OFF = "cut_off"  # outcome of a wait, and kind of a failure, that the code itself cut off
 _NUMBER = re.compile(r"(?<!#)#\d+\Z")  # number of a call among equal calls
@@ -150,6 +151,7 @@ class Replay:
         self.retry_at: dict[str, float] = {}  # node → earliest time of its next try
         self.traces: dict[str, str] = {}  # node of a call that failed finally → its traceback
         self.plan: dict[str, Any] | None = None
+        self.is_fork = False  # whether it begins with results of another job, without the native work between them
         self.failures = 0  # failures of the job's own code in this run
         self._ended_by: list[str] = []  # nodes whose failure ended the last run
         self.large: list[tuple[Recorded, ResultBlob]] = []  # results that must be read before they are handed out
@@ -299,6 +301,7 @@ class Replay:
     def _requeued(self, event: Past, payload: dict[str, Any], node: str) -> None:
         del event
         retried = payload.get("reason") == "retry"
+        self.is_fork = self.is_fork or payload.get("reason") == FORK
         self.failures = 0 if payload.get("actor") else self.failures + retried
         if payload.get("gate"):
             self.held[node] += 1
