@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import App, Plan, external_key, gather, now, wait_for
+from holdfast import App, Plan, changed, external_key, gather, now, random, wait_for
 from holdfast.deploys.run_check import RunCheck, check_run
 from support.stories import quick
 
@@ -99,10 +99,184 @@ def test_recorded_calls_of_an_earlier_name_are_answered_and_not_made_again(app: 
     assert (first, both, born, paid, answer) == (1, [2, 3], "a1", "receipt 1", "yes")
     assert made[: len(before)] == before
     assert made[len(before) : -1] == ["price A1"]
-    assert made[-1].startswith("bill:")
+    assert made[-1].startswith("charge:"), "code from before the rename would find this call, too"
     assert again_priced == len(before) + 1
     assert checked(new, run.id).verdict == "fits", "what the new code has recorded, too"
     assert new.verify() == {}
+
+
+class Names(NamedTuple):
+    """The names of the functions in a release, and the aliases of each."""
+
+    step: str
+    tool: str
+    child: str
+    aliases: bool = False
+
+
+OLD, NEW = Names("price", "charge", "child"), Names("price_of", "bill", "kid", aliases=True)
+LATER = NEW._replace(aliases=False)
+
+
+class Release:
+    """Code with a loop of rounds: each round calls a step, a tool, a child, and starts a run, then waits."""
+
+    def __init__(self, app: App, names: Names, made: list[str]) -> None:
+        def aliases(was: str) -> list[str]:
+            return [was] if names.aliases else []
+
+        self.app = app
+
+        @app.step(name=names.step, aliases=aliases(OLD.step))
+        async def price(sku: str) -> int:
+            made.append(f"price {sku}")
+            return 7
+
+        @app.tool(name=names.tool, aliases=aliases(OLD.tool))
+        async def charge(cents: int) -> str:
+            made.append(f"charge {external_key().partition(':charge:')[2]}")
+            return f"receipt {cents}"
+
+        @app.job(name=names.child, aliases=aliases(OLD.child), queue="children")
+        async def child(sku: str) -> str:
+            made.append(f"child {sku}")
+            await wait_for("child")
+            return sku.lower()
+
+        @app.job
+        async def work(sku: str, rounds: int) -> list[Any]:
+            results: list[Any] = []
+            for number in range(rounds):
+                if changed(f"mark-{number}"):
+                    results.append(number)
+                results += [await charge(1), now() > 0, await price(sku), await child(sku), random() < 1]
+                await child.astart(f"{sku} apart")
+                await wait_for(f"go{number}")
+            return results
+
+    def go(self) -> None:
+        self.app.worker(queues=["default"]).run(until_idle=True)
+
+    def end_children(self, run: str) -> None:
+        """Let the open children of a run end. This release must have their names."""
+        self.app.worker(queues=["children"]).run(until_idle=True)
+        for child in self.app.family(run).children:
+            if child.status == "running":
+                self.app.signal(child.run_id, "child")
+        self.app.worker(queues=["children"]).run(until_idle=True)
+
+    def verdict(self, run: str) -> str:
+        found = checked(self.app, run)
+        return str(found.verdict) + "".join(f"; {reason}" for reason in found.reasons)
+
+
+def test_a_rename_is_rolled_out_and_back_without_a_question_or_a_second_call(
+    app: App, again: Callable[[], App]
+) -> None:
+    """Releases take turns. Each goes on where the other was: before a child's end, and after it."""
+    made: list[str] = []
+    releases = {"old": Release(app, OLD, made), "new": Release(again(), NEW, made)}
+    run = app.start("work", "A", 6)
+    turns = ["new", "old", "old", "new", "new", "old"]
+    for number, turn in enumerate(turns):
+        releases[turn].go()
+        releases["new"].end_children(run.id)
+        releases[turns[number - 1]].go()
+        for each in releases.values():
+            assert each.verdict(run.id) == "fits"
+        app.signal(run.id, f"go{number}")
+    releases["old"].go()
+    assert app.outcome(run.id)[:6] == [0, "receipt 1", True, 7, "a", True]
+    assert app.inbox() == []
+    assert len(app.outcome(run.id)) == 36, "every round was on the new side of its mark"
+    assert made.count("price A") == 6
+    charged = [line for line in made if line.startswith("charge")]
+    assert len(charged) == len(set(charged)) == 6
+    assert len(app.list()) == 1 + 6 + 6, "of each round one child, and one run apart"
+    for each in releases.values():
+        assert each.verdict(run.id) == "fits"
+    assert app.verify() == {}
+
+
+def test_an_alias_is_dropped_when_no_run_needs_it(app: App, again: Callable[[], App]) -> None:
+    """Calls that were recorded while the alias existed are found by their new name. Older ones stop the code."""
+    made: list[str] = []
+    old, new, later = Release(app, OLD, made), Release(again(), NEW, made), Release(again(), LATER, made)
+    before = app.start("work", "A", 2)
+    old.go()
+    after = app.start("work", "B", 2)
+    new.go()
+    assert checked(new.app, before.id).aliases == ["charge", "child", "price"]
+    assert checked(new.app, after.id).aliases == []
+    shown = [call for event in app.story(after.id) for call in (event.changes.get("calls") or {}).values()]
+    assert "kid" in [call.get("name") for call in shown]
+    assert "child" not in [call.get("name") for call in shown]
+    assert later.verdict(after.id) == "fits"
+    assert later.verdict(before.id) == "stops; it now calls bill(cents=1), but the history has charge(cents=1)"
+    for run in (before, after):
+        new.end_children(run.id)
+    calls = len(made)
+    later.go()
+    assert [one.run_id for one in app.inbox()] == [before.id]
+    assert made[calls:] == [], "nothing is called again"
+    app.signal(after.id, "go0")
+    later.go()
+    later.end_children(after.id)
+    later.go()
+    app.signal(after.id, "go1")
+    for each in (new, later):
+        assert each.verdict(after.id) == "fits", "also if the alias comes back"
+    new.go()
+    assert len(app.outcome(after.id)) == 12
+    assert app.verify() == {}
+
+
+@pytest.mark.parametrize("first", [OLD, LATER], ids=["old code", "new code"])
+def test_a_tool_under_a_name_that_the_code_does_not_know_asks(app: App, again: Callable[[], App], first: Names) -> None:
+    """Without an alias, forward and back: it has acted, and perhaps it was renamed."""
+    made: list[str] = []
+    one, other = Release(app, first, made), Release(again(), LATER if first is OLD else OLD, made)
+    run = app.start("work", "A", 1)
+    one.go()
+    one.end_children(run.id)
+    one.go()
+    calls = len(made)
+    app.signal(run.id, "go0")
+    other.go()
+    [asked] = app.inbox()
+    assert asked.deploy is not None
+    assert asked.deploy.call.replace("bill", "charge") == asked.deploy.recorded[0].replace("bill", "charge")
+    assert [line for line in made[calls:] if not line.startswith("price")] == []
+
+
+def test_a_child_that_was_begun_keeps_changed_code_from_another_one(app: App, again: Callable[[], App]) -> None:
+    def declare(to: App, suffix: str) -> Any:
+        @to.job
+        async def child(sku: str) -> str:
+            return str(await wait_for(sku))
+
+        @to.job
+        async def work() -> str:
+            return await child(f"A{suffix}")
+
+        return work
+
+    run = declare(app, "").start()
+    app.worker().run(until_idle=True)
+    new = again()
+    declare(new, "!")
+    found = checked(new, run.id)
+    assert [reason.rpartition(":")[0] for reason in found.reasons] == [
+        "it now calls job.child(sku='A!'), but the history has job.child"
+    ]
+    [child] = app.family(run.id).children
+    app.signal(child.run_id, "A")
+    new.worker().run(until_idle=True)
+    assert [one.kind for one in app.inbox()] == ["deploy"]
+    assert len(app.family(run.id).children) == 1
+    fork = new.answer(run.id, "fork")
+    new.worker().run(until_idle=True)
+    assert [one.status for one in new.family(fork.run_id).children] == ["running"]
 
 
 def test_a_changed_call_of_a_renamed_step_is_a_misfit(app: App, again: Callable[[], App]) -> None:

@@ -140,7 +140,7 @@ CHANGES = {
     "a step renamed with an alias": change(
         FITS, ("price", "cost"), ("@app.step\nasync def cost", '@app.step(aliases=["price"])\nasync def cost')
     ),
-    "a tool renamed": change(UNUSED, ("charge", "bill")),
+    "a tool renamed": change(STOPS, ("charge", "bill"), ("await bill(cents)", "await bill(cents)  # HERE")),
     "a tool renamed with an alias": change(
         FITS, ("charge", "bill"), ("@app.tool\nasync def bill", '@app.tool(aliases=["charge"])\nasync def bill')
     ),
@@ -150,7 +150,7 @@ CHANGES = {
         ("@app.step\nasync def cost", '@app.step(aliases=["price"])\nasync def cost'),
         ("await cost(sku)", 'await cost(sku + "!")  # HERE'),
     ),
-    "a child renamed": change(UNUSED, ("child", "kidjob")),
+    "a child renamed": change(STOPS, ("child", "kidjob"), ("await kidjob(sku)", "await kidjob(sku)  # HERE")),
     "a child renamed with an alias": change(
         FITS, ("child", "kidjob"), ("@app.job\nasync def kidjob", '@app.job(aliases=["child"])\nasync def kidjob')
     ),

@@ -78,6 +78,13 @@ class Registry:
         """Return the steps and tools by name, and by their earlier names."""
         return {**self._old_calls, **self.calls}
 
+    def knows(self, call: str) -> bool:
+        """Return whether a step, a tool, or after `job.` or `start.` a job has this name, or had it earlier."""
+        kind, _, job = call.partition(".")
+        if call in self.calls or call in self._old_calls:
+            return True
+        return kind in {"job", "start"} and any(name == job for _, name in self.entries)
+
     def entry(self, job: JobFunction[..., Any] | str) -> JobFunction[..., Any]:
         """Return a job function by name. A job function is returned unchanged.
 
@@ -152,7 +159,7 @@ class Registry:
 
         Options of the decorator:
             name: the job's name; by default the function's.
-            aliases: earlier names of the job. Runs that were started under one of them are its runs.
+            aliases: earlier names of the job, the oldest first. Runs that were started under one of them are its runs.
             retries: how often to run the job again after it fails.
             backoff: when to retry, see `Backoff`.
             queue: the queue of its runs.
@@ -176,7 +183,7 @@ class Registry:
 
         Options of the decorator:
             name: the step's name; by default the function's.
-            aliases: earlier names of the step. Calls recorded under one of them are its calls.
+            aliases: earlier names of the step, the oldest first. Calls recorded under one of them are its calls.
             retries: how often to call it again after it fails.
             backoff: when to retry, see `Backoff`.
             timeout: how long one try may take.
@@ -198,7 +205,7 @@ class Registry:
 
         Options of the decorator:
             name: the tool's name; by default the function's.
-            aliases: earlier names of the tool. Calls recorded under one of them are its calls.
+            aliases: earlier names of the tool, the oldest first. Calls recorded under one of them are its calls.
             retries: how often to call it again after it fails.
             backoff: when to retry, see `Backoff`.
             timeout: how long one try may take.

@@ -161,6 +161,10 @@ class Starter(Protocol[H_co]):
         """Return its steps and tools by name, and by their earlier names."""
         ...
 
+    def knows(self, call: str) -> bool:
+        """Return whether one of its functions has this name; a job has it after `job.` or `start.`."""
+        ...
+
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> H_co:
         """Start a job, and block until it is stored."""
         ...

@@ -115,7 +115,7 @@ def _of_code(past: NodeHistory, step: str) -> Iterator[tuple[int, Written]]:
 
 def _cut(past: NodeHistory, step: str) -> int:
     """Return the position of the first call of a step."""
-    calls = {node: begun.seq for node, begun in past.begun.items()}
+    calls = past.runs | {node: begun.seq for node, begun in past.begun.items()}
     calls |= {node: ended.seq for node, ended in past.ended.items() if ended.wait is not None}
     matches = [seq for node, seq in calls.items() if step in {node, node.partition(":")[0], _named(past, node)}]
     if not matches:

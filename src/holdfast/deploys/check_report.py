@@ -35,6 +35,8 @@ def report_lines(findings: Findings) -> Iterator[str]:
     more = len(findings.runs) - LINES_MAX + findings.left_off
     if more > 0:
         yield f"and {more:,} more"
+    for alias, number in sorted(findings.aliases.items()):
+        yield f"{number:,} {'run needs' if number == 1 else 'runs need'} the alias {alias!r}"
     if findings.elsewhere:
         yield f"{findings.elsewhere:,} runs of other apps were not checked"
     if findings.unchanged:

@@ -150,7 +150,9 @@ def _calls(events: Sequence[Event], arguments_of: Arguments) -> list[tuple[str, 
         payload = event.payload
         node = str(payload.get("node") or "")
         if event.type in _STARTED:
-            calls.setdefault(node, (node, str(payload.get("name")), payload.get("args")))
+            name = str(payload.get("name"))
+            name = name if node.startswith(f"{name}:") else node.partition(":")[0]  # of a renamed function
+            calls.setdefault(node, (node, name, payload.get("args")))
         elif event.type == "value_recorded" and (node.endswith(ID) or f"{ID}." in node):
             call = node.rpartition(ID)[0]
             calls.setdefault(call, (call, call.partition(":")[0], arguments_of(str(payload.get("value")))))

@@ -29,6 +29,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
         unreached: number of recorded calls that the code may make after its next new call, which is not made here.
         next: calls with which the run would continue.
         build: the build that took the run last.
+        aliases: earlier names of functions under which the run or its calls were recorded.
     """
 
     run: str
@@ -41,6 +42,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
     unreached: int = 0
     next: list[str] = []
     build: str | None = None
+    aliases: list[str] = []
 
 
 async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = None, *, keys: bool = True) -> RunCheck:
@@ -90,7 +92,18 @@ async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = 
         unused=unused,
         unreached=unreached,
         next=report.beyond if report.fits else [],
+        aliases=_through_aliases(app, str(created.get("entry")), report.names),
     )
+
+
+def _through_aliases(app: App, entry: str, names: Sequence[str]) -> list[str]:
+    """Return the names that functions of the app have as aliases: without these, the run would not fit."""
+    jobs = {name for (_, name), job in app.entries.items() if name != job.name}
+    calls = {name for name, call in app.calls_by_name().items() if name != call.name}
+    for job in app.entries.values():
+        calls |= {name for name, call in job.starter.calls_by_name().items() if name != call.name}
+    runs = {name.partition(".")[2] for name in names if name.startswith(("job.", "start."))}
+    return sorted((calls & set(names)) | (jobs & {entry, *runs}))
 
 
 def _gone(app: App, nodes: Sequence[str]) -> list[str]:

@@ -50,6 +50,7 @@ class Findings(msgspec.Struct):
         left_off: how many more there are.
         elsewhere: number of runs of other apps that have not ended, which were not checked.
         unchanged: number of runs that have not changed since the last check, and fitted then.
+        aliases: number of checked runs that have not ended and need each alias, by earlier name.
     """
 
     at: float = 0.0
@@ -59,11 +60,14 @@ class Findings(msgspec.Struct):
     left_off: int = 0
     elsewhere: int = 0
     unchanged: int = 0
+    aliases: dict[str, int] = msgspec.field(default_factory=Counter)
 
     def add(self, found: RunCheck) -> None:
         """Count a run, and list it unless it fits."""
         self.checked += 1
         self.counts[found.entry][found.verdict.value] += 1
+        for alias in found.aliases if found.live else ():
+            self.aliases[alias] = self.aliases.get(alias, 0) + 1
         if found.verdict is Verdict.FITS:
             return
         if len(self.runs) < LISTED_MAX:

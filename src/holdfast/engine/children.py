@@ -63,7 +63,7 @@ class Children:
         name = f"job.{job.name}"
         node = attempt.replay.node(name, arguments, job.chosen.key, earlier_names("job", job))
         begin = partial(self._begin_child, job, arguments, child_key(node, self._run))
-        outcome = await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
+        outcome = await attempt.code.outcome(node, name, begin, arguments, partial(_cut, node), acts=True)
         return child_result(job, arguments, node, outcome)
 
     async def start(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
@@ -71,7 +71,7 @@ class Children:
         name = f"start.{job.name}"
         node = self._attempt.replay.node(name, arguments, job.chosen.key, earlier_names("start", job))
         begin = partial(self._begin_act, submit)
-        outcome = await self._attempt.code.outcome(node, name, begin, arguments, partial(_cut, node))
+        outcome = await self._attempt.code.outcome(node, name, begin, arguments, partial(_cut, node), acts=True)
         return str(start_result(job.name, outcome))
 
     async def signal(self, payload: dict[str, Any], send: Submitter) -> str:
@@ -92,7 +92,7 @@ class Children:
         """Start a run, or send a signal."""
         attempt = self._attempt
         attempt.waits.busy += 1
-        driver = pending.driver = self._task(self._act(act, pending.node))
+        driver = pending.driver = self._task(self._act(act, pending))
         driver.add_done_callback(partial(self._acted, pending))
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -178,7 +178,7 @@ class Children:
         attempt = self._attempt
         try:
             self._check_depth(start.job, depth)
-            name = attempt.recorded(id_name(start.pending.node, self._run), new_id)
+            name = self._id_of(start.pending)
             submit = self._submission(start.job, name, start.arguments, attempt.now())
         except Exception as error:
             attempt.waits.busy -= 1
@@ -237,9 +237,14 @@ class Children:
             self._depth = depth
         return self._depth
 
-    async def _act(self, act: Submitter, node: str) -> str:
+    def _id_of(self, pending: Pending) -> str:
+        """Return the id under which a call acts. Of a renamed job, its event has the new name, too."""
+        renamed = {} if pending.node.startswith(f"{pending.name}:") else {"name": pending.name}
+        return str(self._attempt.recorded(id_name(pending.node, self._run), new_id, **renamed))
+
+    async def _act(self, act: Submitter, pending: Pending) -> str:
         """Act under an id that is recorded and on disk, so that a repeated act is the same."""
-        name = self._attempt.recorded(id_name(node, self._run), new_id)
+        name = self._id_of(pending)
         await self._attempt.durable()
         return await act(name)
 

@@ -320,6 +320,9 @@ class Attempt:
             self._intent = self._context.copy().run(self.failure, error)
             self._close()
 
+    def knows(self, name: str) -> bool:
+        return self._function.starter.knows(name)
+
     def _ask_about(self, error: NonDeterminism) -> None:
         """End the attempt with a question: which code goes on?"""
         build = self.replay.builds.get(self.attempt)
@@ -714,10 +717,11 @@ class Attempt:
         """
         return bool(self._value(f"{CHANGED}{mark}", lambda: self.code.is_new_ground))
 
-    def recorded(self, node: str, make: Callable[[], Any]) -> Any:
+    def recorded(self, node: str, make: Callable[[], Any], **more: Any) -> Any:
+        """Return a recorded value. Record it first if it is new, with `more` in its event."""
         if node not in self.replay.values:
             self.replay.values[node] = make()
-            self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node]}))
+            self.record((HistoryEvent.VALUE_RECORDED.value, {"node": node, "value": self.replay.values[node], **more}))
             self.decided_events = self.recorded_events
         return plain_values.as_recorded(self.replay.values[node])
 

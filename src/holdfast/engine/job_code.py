@@ -68,6 +68,10 @@ class CodeHost(Protocol):
         """Fail the job. It cannot continue, whatever its code does."""
         ...
 
+    def knows(self, name: str) -> bool:
+        """Return whether the code has a function of this name; a job has it after `job.` or `start.`."""
+        ...
+
 
 class Pending(msgspec.Struct, eq=False):
     """A durable call that the code has made and that has no outcome yet."""
@@ -80,6 +84,7 @@ class Pending(msgspec.Struct, eq=False):
     cut: Callable[[], list[Written]] | None  # returns the events for its cut-off, delivered in turn; None for a wait
     asked_at: int  # how often the code had rested when it made the call
     checked: bool  # whether its arguments must be the recorded ones; plan nodes are known by name, in any order
+    acts: bool  # whether it acts outside: a tool, a child, a start
     cutting: bool = False  # whether the code has cut it off and waits for its end
     started: bool = False
     driver: asyncio.Task[Any] | None = None  # the task that runs it, on the worker's loop
@@ -283,11 +288,13 @@ class JobCode:
         begin: Callable[[Pending], None],
         arguments: Any = None,
         cut: Callable[[], list[Written]] | None = None,
+        *,
+        acts: bool = False,
     ) -> Outcome:
         """Wait for the outcome of a durable call: the recorded one in its turn, or that of a call started now."""
         self.calls_made += 1
         checked = arguments is not None and place.get() is None
-        pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut, self._rests, checked)
+        pending = Pending(node, name, begin, DurableFuture(loop=self.loop), arguments, cut, self._rests, checked, acts)
         self.open[node] = pending
         recorded = self._replay.recorded(node)
         if recorded is not None and self.frontier and isinstance(recorded.outcome, CutOff):
@@ -550,10 +557,16 @@ class JobCode:
         return error
 
     def _left_out(self, pending: Pending) -> list[str]:
-        """Return the recorded calls of the same name that the code has not made. With any, a new call does not fit."""
-        if not (pending.checked and (self._replay.unused or self._replay.in_doubt)):
+        """Return the recorded calls of the same name that the code has not made. With any, a new call does not fit.
+
+        The name of a tool or a child may have been another one.
+        """
+        if not (pending.checked and self._replay.may_be_unasked):
             return []
-        return [node for node in self._replay.unasked(pending.name) if node not in self.open]
+        unasked = self._replay.unasked(pending.name)
+        if not unasked and pending.acts:
+            unasked = self._replay.unknown(pending.node, self._host.knows)
+        return [node for node in unasked if node not in self.open]
 
     def _deliver(self, arrival: _Arrival) -> bool:
         pending = arrival.pending
@@ -659,6 +672,10 @@ class _EndedHost:
 
     def code_failed(self, error: BaseException) -> None:
         """Do nothing."""
+
+    def knows(self, name: str) -> bool:
+        del name
+        return True
 
 
 _ENDED_HOST = _EndedHost()

@@ -1,8 +1,11 @@
 """The recorded history of a job, ready to be replayed to its code (SPEC E3, E8).
 
 A call's identity (its *node*) is its name, the hash of its arguments and its number among equal calls. An explicit key
-replaces the hash. Inside a plan, the id of the plan's node replaces it. A call that was recorded under an earlier name
-of its function (an alias) keeps that identity.
+replaces the hash. Inside a plan, the id of the plan's node replaces it.
+
+A renamed function has its earlier names as aliases. A call that was recorded under one of them keeps that identity. A
+new call of it is recorded under the first alias, outside plans. So code from before the rename finds the call. Its
+event has the new name, too. So code that has dropped the alias finds the call by that.
 
 - Outcomes are kept in the order of the stream: results, final failures, ends of waits and children, and cut-offs. Each
   is handed out once. With each are the numbers of the native work that the code had seen before it.
@@ -41,7 +44,6 @@ from holdfast.machines.keys import (
     PAUSE_KEY,
     RETRY_KEY,
     SPENT,
-    id_name,
 )
 from holdfast.machines.rules import is_failure
 from holdfast.machines.run_projection import DEADLINE
@@ -54,6 +56,8 @@ ENGINE_WAITS = (GRANTED,)  # node prefixes of waits that the engine makes, not t
 ENGINE_KEYS = (DEPLOY_KEY, DOUBT_KEY, RETRY_KEY, BUDGET_KEY, PAUSE_KEY)  # key prefixes of those waits
 _OF_ENGINE = (CHANGED, EXTENSION, GRANTED, OF_RUN, SPENT)  # names of values that the code does not ask for by a call
 _OF_CALL = re.compile(r":(?:until|ended|id)(?:\.\d+)?\Z")  # end of the name of a value that belongs to a call
+_ID = re.compile(r"((?:job|start)\..*):id(?:\.\d+)?", re.DOTALL)  # the id of a child or of a run that was started
+_OF_RUNS = ("job.", "start.")  # how the nodes of children and of starts begin
 _NO_NATIVES: Sequence[int] = ()
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of the calls that a branch has made so far
 
@@ -132,6 +136,9 @@ class Replay:
         self._names: dict[str, str] = {}  # names of calls, where the node does not begin with it
         self._declared: dict[str, Past] = {}  # declarations of calls: their arguments are read for errors alone
         self._aliases: dict[str, str] = {}  # earlier names of functions that the code has called → their names
+        self._renamed: dict[str, str] = {}  # names with an identity → those under which such calls were recorded
+        self._started_runs: set[str] = set()  # nodes of children and starts
+        self._begun_runs: dict[str, None] = {}  # those that have not ended, and that the code has not asked for
         self._natives = _NO_NATIVES  # native work that the code saw after the last outcome
         self._seen: defaultdict[str, int] = defaultdict(int)
         self._cut_tools: dict[str, int] = {}  # tool that the code has cut off → attempt that started it
@@ -172,25 +179,29 @@ class Replay:
         # The number among equal calls follows a `#`. A `#` in a key is doubled, so "x#2" is not the second "x".
         identity = key.replace("#", "##") if key is not None else fingerprint(arguments)[:12]
         label = f"{name}:{identity}"
-        node = self._numbered(label)
-        if aliases:
-            label, node = self._under_alias(name, identity, node, aliases)
+        if aliases or self._renamed:
+            label, node = self._of_renamed(name, identity, aliases, in_plan=at is not None)
+        else:
+            node = self._numbered(label)
+        self._begun_runs.pop(node, None)
         _trail.set(crc32(label.encode(), _trail.get()))
         return node
 
-    def _under_alias(self, name: str, identity: str, node: str, aliases: Sequence[str]) -> tuple[str, str]:
-        """Return the label and the identity under which a call was recorded: of an earlier name, if that has it."""
-        label = f"{name}:{identity}"
-        number = node.removeprefix(label)
+    def _of_renamed(self, name: str, identity: str, aliases: Sequence[str], *, in_plan: bool) -> tuple[str, str]:
+        """Return the label and the identity of a call that may be recorded under another name of its function."""
         self._aliases.update(dict.fromkeys(aliases, name))
-        for alias in aliases if not self.has(node) else ():
-            if self.has(f"{alias}:{identity}{number}"):
-                return f"{alias}:{identity}", f"{alias}:{identity}{number}"
-        return label, node
+        labels = [f"{each}:{identity}" for each in (*aliases, name)]
+        labels += [self._renamed[label] for label in labels if label in self._renamed]
+        number = max(self._seen[label] for label in labels) + 1
+        self._seen.update(dict.fromkeys(labels, number))
+        suffix = f"#{number}" if number > 1 else ""
+        new = f"{name}:{identity}" if in_plan else labels[0]
+        label = next((label for label in labels if self.has(f"{label}{suffix}")), new)
+        return label, f"{label}{suffix}"
 
     def has(self, node: str) -> bool:
         """Return whether a call was started or has an outcome."""
-        return node in self._declared or node in self._recorded or id_name(node) in self.values
+        return node in self._declared or node in self._recorded or node in self._started_runs
 
     def value_node(self, kind: str) -> str:
         """Return the identity of the next value of this kind: its number among those with the same preceding calls.
@@ -224,9 +235,9 @@ class Replay:
             self.undeclared.add(node)
 
     @property
-    def unused(self) -> bool:
-        """Return whether recorded outcomes are left that were not taken."""
-        return bool(self._recorded)
+    def may_be_unasked(self) -> bool:
+        """Return whether recorded calls may be left that the code has not made."""
+        return bool(self._recorded or self.in_doubt or self._begun_runs)
 
     def head(self) -> Recorded | None:
         """Return the next position in the order of the stream."""
@@ -256,21 +267,50 @@ class Replay:
     def unasked(self, name: str | None = None) -> list[str]:
         """List the calls and children whose recorded outcome was not taken: all, or those of this name.
 
-        A tool that was started and has no outcome counts, too: it may have acted. Those of a name leave out the calls
-        that an operator has agreed not to use.
+        A tool or a child that was started and has no outcome counts, too: it may have acted. Those of a name leave out
+        the calls that an operator has agreed not to use.
         """
         ended = [
             node
             for node, item in self._recorded.items()
-            if isinstance(item.outcome, _OF_CHILDREN if node.startswith("job.") else _OF_CALLS)
+            if isinstance(item.outcome, _OF_CHILDREN if node.startswith(_OF_RUNS) else _OF_CALLS)
         ]
         begun = [node for node in self.in_doubt if node not in self._recorded and not self._asked(node)]
+        begun += self._begun_runs
         return [
             node
             for node in (*ended, *begun)
-            if name is None
-            or (name == self._aliases.get(self._name(node), self._name(node)) and node not in self._left_unused)
+            if name is None or (name in self._names_of(node) and node not in self._left_unused)
         ]
+
+    def _names_of(self, node: str) -> set[str]:
+        """Return the names of a recorded call: that of its identity, that of its function, and what they are now."""
+        names = {self._name(node), _prefix(node)}
+        return names | {self._aliases[name] for name in names if name in self._aliases}
+
+    def unknown(self, node: str, knows: Callable[[str], bool]) -> list[str]:
+        """List the tools and children with the identity of a call, under names that the code does not have.
+
+        Such a function was perhaps renamed. It has acted, so the call may be made only if someone agrees.
+        """
+        identity = node.partition(":")[2]
+        return [
+            other
+            for other in self.unasked()
+            if other.partition(":")[2] == identity
+            and other != node
+            and other not in self._left_unused
+            and (other.startswith(_OF_RUNS) or self._is_tool(other))
+            and not any(map(knows, self._names_of(other)))
+        ]
+
+    def _is_tool(self, node: str) -> bool:
+        declared = self._declared.get(node)
+        return declared is not None and declared.type == HistoryEvent.TOOL_STARTED
+
+    def names(self) -> set[str]:
+        """Return the names of the functions whose calls were recorded, as they were then."""
+        return {self._name(node) for node in (*self._declared, *self._started_runs)}
 
     def describe(self, node: str) -> str:
         """Return a recorded call as people read it: its name and arguments."""
@@ -311,6 +351,7 @@ class Replay:
         del event, node
         self._ended_by = payload.get("nodes") or self._failed_of_plan()
         self._natives = _NO_NATIVES  # another run sees other native work
+        self._begun_runs.clear()  # they were cancelled, and another run has its own
         self.values = {name: value for name, value in self.values.items() if not name.startswith(OF_RUN)}
 
     def _failed_of_plan(self) -> list[str]:
@@ -360,11 +401,15 @@ class Replay:
 
     def _named(self, node: str, payload: dict[str, Any]) -> None:
         name = payload.get("name")
-        if name and node.partition(":")[0] != name:
-            self._names.setdefault(node, name)
+        if not name or _prefix(node) == name:
+            return
+        self._names.setdefault(node, name)
+        if not node.startswith(f"{name}:"):  # it is an alias of the function
+            label = _NUMBER.sub("", node)
+            self._renamed[f"{name}:{label.partition(':')[2]}"] = label
 
     def _name(self, node: str) -> str:
-        return self._names.get(node) or node.split(":", 1)[0]
+        return self._names.get(node) or _prefix(node)
 
     def _tool_started(self, event: Past, payload: dict[str, Any], node: str) -> None:
         self._started(event, payload, node)
@@ -394,6 +439,8 @@ class Replay:
         self.order.clear()
         self._recorded.clear()
         self._declared.clear()
+        self._started_runs.clear()
+        self._begun_runs.clear()
         self._waited_at.clear()
         self.large.clear()
         self._natives = _NO_NATIVES
@@ -413,6 +460,10 @@ class Replay:
         del event
         value = payload.get("value")
         self.values[node] = value
+        if (started := _ID.fullmatch(node)) is not None:
+            self._started_runs.add(started[1])
+            self._begun_runs[started[1]] = None
+            self._named(started[1], payload)
         if node.endswith(ENDED) and isinstance(value, dict):
             self._end_wait(node.removesuffix(ENDED), payload, value)
 
@@ -435,6 +486,7 @@ class Replay:
         if node.startswith(ENGINE_WAITS):
             return
         cut_off = ended.get("outcome") == CUT_OFF
+        self._begun_runs.pop(node, None)
         self._keep(node, payload, CutOff() if cut_off else Ended(ended))
 
     def _complete(self, event: Past, payload: dict[str, Any], node: str) -> None:
@@ -467,6 +519,11 @@ class Replay:
         JobEvent.REQUEUED.value: _requeued,
         JobEvent.FAILED.value: _failed,
     }
+
+
+def _prefix(node: str) -> str:
+    """Return the name in an identity."""
+    return node.partition(":")[0]
 
 
 def call_text(name: str, arguments: Any, node: str) -> str:

@@ -177,6 +177,9 @@ class ReplayCheck:
             self._refused.append(Misfit(Verdict.STOPS, f"{type(error).__name__}: {error}"))
         self._still.set()
 
+    def knows(self, name: str) -> bool:
+        return self._function.starter.knows(name)
+
     def _line_of(self, asked: str) -> str | None:
         """Return the line that makes a call, which errors show as `asked`."""
         open_calls = [one for one in self.code.open.values() if call_text(one.name, one.arguments, one.node) == asked]
@@ -197,6 +200,7 @@ class ReplayCheck:
             verdict=verdict,
             line=misfits[0].line if misfits else next((self._lines.get(node) for node in beyond), None),
             marks=dict(self._marks),
+            names=sorted(self._replay.names()),
         )
 
     def _stands_at_new_call(self) -> bool:
@@ -287,7 +291,7 @@ class ReplayCheck:
     async def _call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], line: str | None) -> Any:
         arguments = call.signature.encode(args, kwargs)
         node = self._replay.node(call.name, arguments, call.key, call.aliases)
-        outcome = await self._outcome(node, call.name, line, arguments)
+        outcome = await self._outcome(node, call.name, line, arguments, acts=call.tool)
         try:
             return recorded_outcome(call, node, outcome)
         except (InvalidResult, SecretUnavailable) as error:
@@ -342,13 +346,14 @@ class ReplayCheck:
     ) -> Any:
         arguments = job.signature.encode(args, kwargs)
         node = self._replay.node(f"job.{job.name}", arguments, job.chosen.key, earlier_names("job", job))
-        return child_result(job, arguments, node, await self._outcome(node, f"job.{job.name}", line, arguments))
+        outcome = await self._outcome(node, f"job.{job.name}", line, arguments, acts=True)
+        return child_result(job, arguments, node, outcome)
 
     async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         del submit
         name = f"start.{job.name}"
         node = self._replay.node(name, arguments, job.chosen.key, earlier_names("start", job))
-        return str(start_result(job.name, await self._outcome(node, name, line_of_caller(), arguments)))
+        return str(start_result(job.name, await self._outcome(node, name, line_of_caller(), arguments, acts=True)))
 
     async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:
         del send
@@ -364,10 +369,12 @@ class ReplayCheck:
     async def outside(self, work: Coroutine[Any, Any, Any]) -> Any:
         return await self.code.loop.outside(work)
 
-    async def _outcome(self, node: str, name: str, line: str | None, arguments: Any = None) -> Outcome:
+    async def _outcome(
+        self, node: str, name: str, line: str | None, arguments: Any = None, *, acts: bool = False
+    ) -> Outcome:
         cut: Any = None if arguments is None else list  # a call ends in its turn when it is cut off, a wait at once
         self._lines[node] = line
-        outcome = await self.code.outcome(node, name, self._stand_still, arguments, cut)
+        outcome = await self.code.outcome(node, name, self._stand_still, arguments, cut, acts=acts)
         del self._lines[node]
         self._answered += 1
         return outcome

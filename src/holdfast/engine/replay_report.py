@@ -59,6 +59,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
         verdict: what was found, in one word.
         line: the line of the code, as file:line, that makes the call at which the run stops, or would continue.
         marks: the changes that it asked for, and whether the run is on the new side of each.
+        names: the names under which the calls of the history were made, sorted.
     """
 
     fits: bool
@@ -69,6 +70,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     line: str | None = None
     marks: dict[str, bool] = {}
+    names: list[str] = []
 
 
 class NoReports:

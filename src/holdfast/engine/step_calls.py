@@ -95,7 +95,8 @@ class Calls:
         attempt = self._attempt
         node = attempt.replay.node(call.name, arguments, call.key, call.aliases)
         begin = partial(self._begin, call, arguments, contextvars.copy_context())
-        outcome = await attempt.code.outcome(node, call.name, begin, arguments, partial(self._cut_off, call, node))
+        cut = partial(self._cut_off, call, node)
+        outcome = await attempt.code.outcome(node, call.name, begin, arguments, cut, acts=call.tool)
         return recorded_outcome(call, node, outcome)
 
     def _begin(

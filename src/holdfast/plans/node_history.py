@@ -16,6 +16,7 @@ from holdfast.machines.rules import is_failure
 from holdfast.plans.model import CallNode, ChoiceNode, JobNode, MapNode, Node, SleepNode
 
 AGAIN = re.compile(r"(.*:([^:#]+))#\d+")  # a node called again because the plan refused its result
+_ID = re.compile(r"((?:job|start)\..*):id(?:\.\d+)?", re.DOTALL)  # the id of a child or of a run that was started
 _OF_ENGINE = re.compile(r":(until|ended|id(\.\d+)?)$")  # values of waits and child jobs
 
 
@@ -49,6 +50,7 @@ class NodeHistory:
         self.open: set[str] = set()  # running calls
         self.doubtful: set[str] = set()  # tools in doubt, which an operator must resolve
         self.values: dict[str, tuple[int, Any]] = {}
+        self.runs: dict[str, int] = {}  # children and starts, with the position of their id in the stream
         self._newest: dict[str, str] = {}  # nodes that were called again, with the newest name
         for event in events:
             self.push(event)
@@ -107,6 +109,8 @@ class NodeHistory:
     def _value(self, seq: int, node: str, value: Any) -> None:
         if node.endswith(ENDED) and isinstance(value, dict):
             self._wait(seq, node.removesuffix(ENDED), value)
+        elif (run := _ID.fullmatch(node)) is not None:
+            self.runs[run[1]] = seq
         elif not _OF_ENGINE.search(node):
             self.values[node] = (seq, value)
 

@@ -225,7 +225,17 @@ def misfit_text(misfit: Misfit) -> str:
     at = f" at {misfit.line}" if misfit.line is not None else ""
     build = f" of build {misfit.build}" if misfit.build is not None else ""
     began = f", which build {misfit.began} recorded" if misfit.began is not None else ""
-    return f"The code{build} calls {misfit.call}{at}, but the history has {', '.join(misfit.recorded)}{began}."
+    calls = f"The code{build} calls {misfit.call}{at}, but the history has {', '.join(misfit.recorded)}{began}."
+    return calls + _renamed(misfit)
+
+
+def _renamed(misfit: Misfit) -> str:
+    """Return what to do if the recorded call has the same arguments under another name."""
+    name, _, arguments = misfit.call.partition("(")
+    was, _, recorded = misfit.recorded[0].partition("(") if misfit.recorded else ("", "", "")
+    if not arguments or name == was or arguments != recorded:
+        return ""
+    return f" If {was} was renamed, give {name} the alias {was!r}, start workers with that code, and accept."
 
 
 def _wording(key: str, schema: dict[str, Any] | None) -> str:

@@ -250,18 +250,20 @@ class Story:
         elif name.endswith(UNTIL):
             self._begin_wait(event, name.removesuffix(UNTIL))
         elif (found := _ID.fullmatch(name)) is not None and isinstance(value, str):
-            self._begin_wait(event, found[1], value)
+            self._begin_wait(event, found[1], value, _text(payload.get("name")))
 
-    def _begin_wait(self, event: Event, node: str, run: str | None = None) -> None:
+    def _begin_wait(self, event: Event, node: str, run: str | None = None, name: str | None = None) -> None:
+        """Show a wait, a child or a start. A child of a renamed job has its name in its event."""
         kind = _kind_of(node)
         if kind is None:
             return
+        name = name or node.partition(":")[0]
         if self._view.get(("calls", node)).get("status") != "waiting":
-            self._begin_try(event, node, node.partition(":")[0].partition(".")[2] or node.partition(":")[2], kind)
+            self._begin_try(event, node, name.partition(".")[2] or node.partition(":")[2], kind)
         if run is not None and kind != "signal":
             self._view.set(("calls", node, "run"), run)
             if kind == "child":
-                entry = node.partition(":")[0].removeprefix("job.")
+                entry = name.removeprefix("job.")
                 self._view.set(("children", run), {"entry": entry, "status": "started", "call": node})
 
     def _waiting(self, event: Event, payload: dict[str, Any]) -> None:
