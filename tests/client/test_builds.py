@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, InvalidSetting, wait_for
+from holdfast import App, InvalidSetting, continue_as, wait_for
 from support.shell import Shell
 from support.stories import drain, play, quick, until
 
@@ -121,6 +121,111 @@ def test_a_draining_worker_takes_only_what_is_kept_for_its_build_and_ends_by_its
         assert await new.abuilds() == []
         await drain(new)
         assert await fresh[0].aresult() == "by 2"
+
+    play(story())
+
+
+def test_children_of_a_pinned_run_are_kept_for_its_build_and_drained_with_it(shop: Shop) -> None:
+    """Also if new code does not have them, and if they continue as other runs. Their worker takes only what is kept."""
+
+    def declare(app: App) -> Any:
+        @app.job
+        async def child(left: int) -> str:
+            if left:
+                continue_as(left - 1)
+            return f"child by {app.build}"
+
+        @app.job(queue="elsewhere")
+        async def apart() -> str:
+            return f"apart by {app.build}"
+
+        @app.job(pin=True)
+        async def order() -> list[str]:
+            await wait_for("go")
+            return [await child(1), await apart()]
+
+        return order
+
+    async def story() -> None:
+        old, new = shop.app("1"), shop.app("2")
+        handle = await old.astart(declare(old))
+        await drain(old)
+
+        @new.job(queue="elsewhere")
+        async def apart() -> str:
+            return "apart by 2"
+
+        await handle.asignal("go")
+        working = asyncio.create_task(old.worker(queues=["default"]).arun(until_drained=True))
+
+        async def waits_apart() -> bool:
+            return "child job apart" in (await new.aexplain(handle.id)).explanation
+
+        await until(waits_apart)
+        [*_, last] = (await new.afamily(handle.id)).children
+        assert "Only draining workers of build 1 have it" in (await new.aexplain(last.run_id)).explanation
+        await drain(new)
+        assert await handle.aresult(timeout=30) == ["child by 1", "apart by 2"]
+        async with asyncio.timeout(30):
+            await working
+        assert await new.averify() == {}
+
+    play(story())
+
+
+def test_a_run_that_only_draining_workers_have_says_so(shop: Shop) -> None:
+    async def story() -> None:
+        old = shop.app("1")
+        await old.astart("pay")
+        await drain(old)  # it is kept
+        fresh = await old.astart("other")
+        draining = old.worker()
+        working = asyncio.create_task(draining.arun(until_drained=True))
+        await until(lambda: _listed(old))
+        text = (await old.aexplain(fresh.id)).explanation
+        assert "Only draining workers of build 1 have it. They take no new runs" in text
+        draining.stop()
+        await working
+
+    async def _listed(app: App) -> bool:
+        return bool(await app.aworkers())
+
+    play(story())
+
+
+def test_a_retried_run_is_kept_for_its_build_only_while_a_worker_of_it_is_alive(shop: Shop) -> None:
+    def declare(app: App) -> Any:
+        @app.job(pin=True, retries=0)
+        async def boom() -> str:
+            if app.build == "1":
+                raise ValueError("not now")
+            return f"by {app.build}"
+
+        return boom
+
+    async def story() -> None:
+        old, new = shop.app("1"), shop.app("2")
+        declare(new)
+        handle = await old.astart(declare(old))
+        await drain(old)
+        idle = old.worker(queues=["default"])
+        working = asyncio.create_task(idle.arun())
+        await until(lambda: _listed(old))
+        again = await new.aretry(handle.id, actor="ana", reason="while it is alive")
+        await until(lambda: _failed(new, again.run_id))
+        idle.stop()
+        await working
+        last = await new.aretry(handle.id, actor="ana", reason="with the new code")
+        await drain(new)
+        assert await new.aoutcome(last.run_id) == "by 2"
+        released = [row.detail.get("released") for row in await new.aaudit() if row.verb == "retry"]
+        assert sorted(map(str, released)) == ["1", "None"]
+
+    async def _listed(app: App) -> bool:
+        return bool(await app.aworkers())
+
+    async def _failed(app: App, run: str) -> bool:
+        return (await app.aget(run)).status == "failed"
 
     play(story())
 

@@ -31,7 +31,7 @@ from holdfast.client.explain import explain, look
 from holdfast.client.fork import fork_command, signals_after
 from holdfast.client.interface import Client, blocking
 from holdfast.client.logs import guard
-from holdfast.client.overview.builds import BuildMove, BuildStatus, move_build, read_builds
+from holdfast.client.overview.builds import BuildMove, BuildStatus, move_build, read_builds, stranded_build
 from holdfast.client.overview.family import Family, read_family
 from holdfast.client.overview.marked_changes import REPLAYS_MAX, RUNS_MAX, Changes, read_changes
 from holdfast.client.overview.plan_view import PlanView
@@ -568,7 +568,8 @@ class App(Planning, Client):
         return await self._apply(Cancel(job_of_run(run_id)[0], reason, actor))
 
     async def aretry(self, run_id: str, *, actor: str, reason: str) -> RunRecord:
-        return await self._apply(Retry(job_of_run(run_id)[0], actor, reason))
+        job = job_of_run(run_id)[0]
+        return await self._apply(Retry(job, actor, reason, await stranded_build(self._store(), job)))
 
     async def apause(self, run_id: str, *, actor: str | None = None) -> RunRecord:
         return await self._apply(Pause(job_of_run(run_id)[0], actor))
@@ -699,7 +700,7 @@ class App(Planning, Client):
     async def _apply(self, command: Any) -> RunRecord:
         if not isinstance(command, Answer):  # a fork in it has the events of its run, which have their own limits
             kept("the request", command)
-        names = ("reason", "node", "answer", "build")
+        names = ("reason", "node", "answer", "build", "released")
         detail = {name: value for name in names if (value := getattr(command, name, None)) is not None}
         verb = type(command).__name__.lower()
         request = once(audited(command, verb, command.job, command.actor, detail), command.job)

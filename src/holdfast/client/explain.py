@@ -149,11 +149,14 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
     if alive is None:
         return waits
     having = [card for card in alive if name in card.entries]
-    if job.kept_for is not None:
-        having = [card for card in having if card.build == job.kept_for]
-        if not having:
-            cure = f"start one, or move its runs with `holdfast builds move {job.kept_for} NEW TARGET`"
-            return [f"It is kept for workers of build {job.kept_for}, and none is alive: {cure}."]
+    takers = [card for card in having if _may_take(card, job)]
+    if having and not takers and job.kept_for is None:
+        builds = " and ".join(sorted({str(card.build) for card in having}))
+        return [f"Only draining workers of build {builds} have it. They take no new runs: start a worker that does."]
+    if not takers and job.kept_for is not None:
+        cure = f"start one, or move its runs with `holdfast builds move {job.kept_for} NEW TARGET`"
+        return [f"It is kept for workers of build {job.kept_for}, and none is alive: {cure}."]
+    having = takers
     serving = [card for card in having if card.queues is None or job.queue in card.queues]
     answering = [card for card in serving if card.blocked is None]
     if serving and not answering:
@@ -169,6 +172,11 @@ def _takers(job: Job, entries: Container[tuple[str, str]] | None, alive: Sequenc
         "No worker that has this job is alive." if alive else "No worker is alive: start one with `holdfast worker`."
     )
     return [missing, *waits]
+
+
+def _may_take(card: WorkerCard, job: Job) -> bool:
+    """Return whether a worker takes a job in view of the build that the job is kept for."""
+    return not card.draining if job.kept_for is None else card.build == job.kept_for
 
 
 def _where(job: Job, now: float, around: Around) -> str:

@@ -5,6 +5,9 @@ submits the child, so a parent that runs again finds its child. The transaction 
 to the parent. The transaction that fails or cancels a parent cancels its children. If an operator retries that parent,
 it starts the children that had not ended again.
 
+A child of a job that is kept for a build is kept for it, too, if the worker that starts it could run it. Otherwise the
+parent might wait for a worker that takes only what is kept.
+
 A child is in its parent's group, unless it names another. So a reader who may see only the parent may see the child.
 
 A run that is started without being waited for has no parent. Its id and its start are recorded in the same way.
@@ -191,6 +194,7 @@ class Children:
             parent=attempt.job,
             parent_key=start.key,
             parent_attempt=attempt.attempt,
+            kept_for=attempt.row.kept_for if attempt.serves(submit) else None,
         )
 
     def _submitted(self, start: _Start, name: str, submitting: asyncio.Future[Submitted]) -> None:

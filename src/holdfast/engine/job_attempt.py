@@ -68,7 +68,7 @@ from holdfast.job_log import job_ended
 from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.machines.keys import CHANGED, DEPLOY, HUMAN, timer_key
-from holdfast.store import Claimed, Command, Successor
+from holdfast.store import Claimed, Command, Submit, Successor
 from holdfast.store.blobs import DirectoryBlobs
 from holdfast.store.effects import EffectStore
 from holdfast.store.result_blobs import pieces, read_result, reference
@@ -319,6 +319,10 @@ class Attempt:
         else:
             self._intent = self._context.copy().run(self.failure, error)
             self._close()
+
+    def serves(self, submit: Submit) -> bool:
+        """Return whether the worker of this attempt can run a job."""
+        return self._host.serves(submit.plugin, submit.entry, submit.queue)
 
     def knows(self, name: str) -> bool:
         return self._function.starter.knows(name)

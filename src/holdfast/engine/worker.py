@@ -134,6 +134,7 @@ class Worker:
             entries=tuple(sorted(f"{plugin}.{entry}" for plugin, entry in entries)),
             lease_seconds=config.lease_seconds,
             build=build,
+            draining=kept_only,
         )
 
     async def run(self, *, until_idle: bool = False) -> None:
@@ -181,6 +182,10 @@ class Worker:
         begun = [attempt for attempt in self._unsettled if "code" in vars(attempt)]
         waiting = sum(attempt.code.threads_waiting for attempt in begun)
         return self._threads.at_work - waiting
+
+    def serves(self, plugin: str, entry: str, queue: str) -> bool:
+        """Return whether this worker can run a job."""
+        return (plugin, entry) in self._entries and (self._queues is None or queue in self._queues)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Claim nothing more, let jobs run for the shutdown time, requeue the rest. Safe from any thread.

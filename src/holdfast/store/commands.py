@@ -50,6 +50,8 @@ class Submit(JobSpec, frozen=True, kw_only=True, gc=False):
 
     A job that a worker starts for another job, its parent, carries the parent's attempt in `parent_attempt`. If that
     attempt no longer holds the parent, the result is `StaleAttempt` and nothing is written (L12).
+
+    With `kept_for`, only workers of that build may claim the job.
     """
 
     job: str
@@ -59,6 +61,7 @@ class Submit(JobSpec, frozen=True, kw_only=True, gc=False):
     budget: dict[str, int] | None = None  # what the run may spend, in millionths of each unit
     plan: dict[str, Any] | None = None
     past: tuple[tuple[str, dict[str, Any]], ...] = ()
+    kept_for: str | None = None
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -269,11 +272,15 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """Reopen a failed job: a new run (R4). Result: the `Job`, or `InvalidTransition` if it has not failed."""
+    """Reopen a failed job: a new run (R4). Result: the `Job`, or `InvalidTransition` if it has not failed.
+
+    The job is no longer kept for the build `released`, whose workers are gone.
+    """
 
     job: str
     actor: str
     reason: str
+    released: str | None = None
 
 
 class Resolve(msgspec.Struct, frozen=True):

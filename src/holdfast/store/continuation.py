@@ -23,7 +23,7 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
     """Let a successor continue a job that has ended by `continue_as`; `job` is its row before the end.
 
     Unused signals move to the successor, except results of children, which only calls of the old job wait for. A
-    requested pause moves too.
+    requested pause moves too. A child stays kept for the build of its parent.
     """
     lasting = job.deadline - job.created_at if job.deadline is not None else None
     facts = {
@@ -34,7 +34,10 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
         "continues": job.id,
         "first": successor.first,
     }
-    decision.successor = c.Submit(job=successor.job, args=successor.args, budget=successor.budget, **facts)
+    kept_for = job.kept_for if job.parent is not None else None  # the parent waits for it, and is kept, too
+    decision.successor = c.Submit(
+        job=successor.job, args=successor.args, budget=successor.budget, kept_for=kept_for, **facts
+    )
     taken = {signal.id for signal in decision.used}
     moving = tuple(signal for signal in inbox.unused() if signal.id not in taken and _is_for_the_chain(signal.key))
     decision.used = (*decision.used, *moving)

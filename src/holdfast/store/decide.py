@@ -56,7 +56,10 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
     due_at = max(command.due_at or 0.0, now)
     for name in _ONLY_CREATED:
         del facts[name]
-    job = Job(id=command.job, created_at=now, version=1, head=event.hash, due_at=due_at, updated_at=now, **facts)
+    job = Job(
+        id=command.job, created_at=now, version=1, head=event.hash, due_at=due_at, updated_at=now,
+        kept_for=command.kept_for, **facts,
+    )  # fmt: skip
     submitted = c.Submitted(command.job, existing=False, at=now)
     return with_past(command, Decision(job, [event], [frozen.text], answer=submitted, change=EVENTS | WORK), now)
 
@@ -387,6 +390,8 @@ def _retry(command: c.Retry, job: Job, now: float) -> Decision:
         raise InvalidTransition(job.state, JobEvent.REQUEUED.value, detail=detail, rule="J11")
     writer = StreamWriter(job, now)
     writer.put(JobEvent.REQUEUED, {"actor": command.actor, "reason": command.reason})
+    if command.released is not None and job.kept_for == command.released:
+        writer.set(kept_for=None)
     decision = _answered(writer)
     decision.past = job.record()
     return decision

@@ -133,6 +133,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
         gates: the gates of its process, its own readiness first.
         blocked: what blocks its event loop, while something does.
         build: the build of its code; None if it is unknown.
+        draining: whether it takes only what is kept for its build.
     """
 
     name: str
@@ -147,6 +148,7 @@ class WorkerCard(msgspec.Struct, frozen=True):
     gates: tuple[GateCard, ...] = ()
     blocked: str | None = None
     build: str | None = None
+    draining: bool = False
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -2,6 +2,7 @@
 
 A job that was handed over to a build, and that none of its workers has claimed, is released when the last of them is
 gone. Then any worker claims it, and if its code does not fit, the job asks. A pinned job is never released by itself.
+An operator's retry releases it if no worker of its build is alive.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.client.verify import check_replay
+from holdfast.engine.misfit import has_worker
 from holdfast.errors import StoreUnavailable, UnknownEntry
 from holdfast.machines import JobState
 from holdfast.machines.run_projection import HANDED_OVER, run_name
@@ -59,6 +61,18 @@ async def release_stranded(store: Store) -> int:
         if waiting:
             await store.commit([Keep(job.id, build, None, unclaimed=True) for job in waiting])
     return released
+
+
+async def stranded_build(store: Store, job: str) -> str | None:
+    """Return the build that a job is kept for, if none of its live workers can run the job."""
+    row = await store.get(job)
+    if row is not None and row.course.continued_as is not None:
+        first = await store.get(row.first) if row.first is not None else row
+        row = await store.get(first.newest) if first is not None and first.newest is not None else None
+    if row is None or row.kept_for is None:
+        return None
+    alive = has_worker(await store.workers(), row, row.kept_for, await store.now())
+    return None if alive else row.kept_for
 
 
 async def release_periodically(store: Store, seconds: float) -> None:

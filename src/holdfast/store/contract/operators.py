@@ -9,6 +9,7 @@ from holdfast.machines import JobState, RunError, run_paths, runs
 from holdfast.store.audit import Audited
 from holdfast.store.commands import (
     Answer,
+    Append,
     Cancel,
     Expire,
     Keep,
@@ -22,6 +23,7 @@ from holdfast.store.commands import (
     SendSignal,
     SignalResult,
     Submit,
+    Successor,
 )
 from holdfast.store.contract.harness import LEASE, WAIT, Lab, clause, submission
 
@@ -409,6 +411,34 @@ async def a_job_that_was_handed_over_is_kept_until_it_is_claimed_or_released(lab
     assert (await lab.do(Keep("c", "1.0", "2.0", "ana"))).kept_for == "2.0"
     assert [one.job.id for one in await lab.claim(3, build="2.0")] == ["b", "c"]
     assert await lab.store.kept_builds() == []
+
+
+@clause
+async def a_retry_releases_a_job_from_the_build_that_it_names(lab: Lab) -> None:
+    for name in "ab":
+        await lab.submit(name)
+    for claimed in await lab.claim(2, build="1.0", pins=frozenset({("shop", "checkout")})):
+        await lab.append(claimed.job, ("job_failed", {"reason": "error"}))
+    for name, released in (("a", "2.0"), ("b", "1.0")):
+        await lab.do(Retry(name, "ana", "again", released=released))
+    assert [(await lab.job(name)).kept_for for name in "ab"] == ["1.0", None]
+    assert [one.job.id for one in await lab.claim(2, build="2.0")] == ["b"]
+
+
+@clause
+async def a_job_is_created_for_a_build_and_so_is_the_successor_of_a_child(lab: Lab) -> None:
+    parent = await lab.running("p")
+    for name, key in (("a", "holdfast:child:x"), ("b", None)):
+        above = {"parent": "p", "parent_key": key, "parent_attempt": parent.attempt} if key is not None else {}
+        await lab.do(submission(name, kept_for="1.0", **above))
+    assert await lab.claim(2, build="2.0") == []
+    for claimed in await lab.claim(2, build="1.0"):
+        assert claimed.job.kept_for == "1.0"
+        job = claimed.job
+        after = Successor(job=f"{job.id}2", args={}, fingerprint="f", first=job.id)
+        end = ("job_completed", {"result": None, "continued_as": after.job})
+        await lab.do(Append(job.id, job.attempt, (end,), parent=job.parent, successor=after))
+    assert [(await lab.job(name)).kept_for for name in ("a2", "b2")] == ["1.0", None]
 
 
 @clause
