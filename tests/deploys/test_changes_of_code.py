@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import App, StepFailed, gather, now
+from holdfast.deploys.check_report import run_line
 from holdfast.deploys.run_check import RunCheck, check_run
 from holdfast.engine.replay_report import Verdict
 from holdfast.machines import Event
@@ -436,6 +437,31 @@ def test_an_unused_result_stops_a_later_new_call_of_its_name() -> None:
     new.app.signal(run.id, "go", "yes")
     new.work()
     assert stopped(new.app.events(run.id))
+
+
+@pytest.mark.parametrize(
+    ("edit", "signals"),
+    [
+        (('wait_for("go")', 'wait_for("ok")'), ["wait:go"]),
+        (('await wait_for("go")', '"yes"'), []),
+        (("    answer =", '    await note("new")\n    answer ='), []),
+        (('    answer = await wait_for("go")', '    return "early"'), ["wait:go"]),
+        (("cents = await", "cents = await"), []),
+    ],
+    ids=["another key", "a new call instead", "a new call before", "an end", "nothing"],
+)
+def test_a_signal_that_the_code_does_not_use_is_named(edit: tuple[str, str], signals: list[str]) -> None:
+    """It has ended a wait. Code that waits for another key does not get it, and neither does its sender know."""
+    old = Shop(BEFORE)
+    run = old.app.start("work", "A1")
+    old.work()
+    old.app.signal(run.id, "go", "yes")
+    store = old.app.store()
+    assert isinstance(store, MemoryStore)
+    new = Shop(changed((edit,)), store)
+    found: RunCheck = new.app.block(check_run(new.app, new.app.events(run.id)))
+    assert (found.verdict, found.signals, found.unused) == (UNUSED if signals else FITS, signals, [])
+    assert not signals or "does not use the signal of wait:go" in run_line(found)
 
 
 def stopped(events: list[Event]) -> bool:

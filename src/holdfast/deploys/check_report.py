@@ -57,7 +57,9 @@ def run_line(found: RunCheck) -> str:
     at = f" at {shown_line(found.line)}" if found.line is not None else ""
     match found.verdict:
         case Verdict.UNUSED:
-            return f"  {found.run}  fits, and no longer calls {', '.join(found.unused)}"
+            calls = [f"no longer calls {', '.join(found.unused)}"] if found.unused else []
+            signals = [f"does not use the signal of {', '.join(found.signals)}"] if found.signals else []
+            return f"  {found.run}  fits, and {' and '.join(calls + signals)}"
         case Verdict.STOPS:
             return f"  {found.run}  would stop{at}: {'; '.join(found.reasons)}"
         case Verdict.OTHER_END:

@@ -26,6 +26,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
         reasons: why the code does not fit; empty if it does.
         line: the line of the code, as file:line, that makes the call at which the run stops, or would continue.
         unused: recorded calls that the code no longer makes. A new call of the same name would stop the run later.
+        signals: waits that a signal has ended, and that the code has not made when it waits for something else or ends.
         unreached: number of recorded calls that the code may make after its next new call, which is not made here.
         next: calls with which the run would continue.
         build: the build that took the run last.
@@ -39,6 +40,7 @@ class RunCheck(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[str] = []
     line: str | None = None
     unused: list[str] = []
+    signals: list[str] = []
     unreached: int = 0
     next: list[str] = []
     build: str | None = None
@@ -84,12 +86,14 @@ async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = 
     if verdict is Verdict.FITS and report.unasked:  # the code has come to a new call, and may ask for them after it
         unused = _gone(app, report.unasked)
         verdict, unreached = Verdict.UNUSED if unused else verdict, len(report.unasked) - len(unused)
+    signals = report.signals if verdict in {Verdict.FITS, Verdict.UNUSED} and live else []
     return msgspec.structs.replace(
         found,
-        verdict=verdict,
+        verdict=Verdict.UNUSED if signals else verdict,
         reasons=report.reasons,
         line=report.line,
         unused=unused,
+        signals=signals,
         unreached=unreached,
         next=report.beyond if report.fits else [],
         aliases=_through_aliases(app, str(created.get("entry")), report.names),

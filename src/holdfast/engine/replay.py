@@ -283,6 +283,16 @@ class Replay:
             if name is None or (name in self._names_of(node) and node not in self._left_unused)
         ]
 
+    def unused_signals(self) -> list[str]:
+        """List the waits that a signal has ended and that the code has not asked for: it does not get the signal."""
+        return [
+            node
+            for node, item in self._recorded.items()
+            if node.startswith("wait:")
+            and isinstance(item.outcome, Ended)
+            and item.outcome.completed.get("outcome") == "signal"
+        ]
+
     def _names_of(self, node: str) -> set[str]:
         """Return the names of a recorded call: that of its identity, that of its function, and what they are now."""
         names = {self._name(node), _prefix(node)}

@@ -200,18 +200,23 @@ class ReplayCheck:
             verdict=verdict,
             line=misfits[0].line if misfits else next((self._lines.get(node) for node in beyond), None),
             marks=dict(self._marks),
+            signals=self._replay.unused_signals() if all(name == "wait" for name in self._new_calls()) else [],
             names=sorted(self._replay.names()),
         )
 
     def _stands_at_new_call(self) -> bool:
         """Return whether the code has come to a call that the history does not know. It may ask for the rest later."""
+        return bool(self._new_calls())
+
+    def _new_calls(self) -> list[str]:
+        """Return the names of the calls at which the code stands, and that the history does not know."""
         waits = {
             place.get("node")
             for event in self._events
             if event.type == JobEvent.WAITING
             for place in [event.payload, *(event.payload.get("also") or ())]
         }
-        return any(node not in waits and not self._replay.has(node) for _, node in self._beyond)
+        return [name for name, node in self._beyond if node not in waits and not self._replay.has(node)]
 
     def _other_end(self, code: asyncio.Task[Any] | None) -> list[Misfit]:
         """Return how the code's end differs from that of the history, if both have one."""

@@ -59,6 +59,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
         verdict: what was found, in one word.
         line: the line of the code, as file:line, that makes the call at which the run stops, or would continue.
         marks: the changes that it asked for, and whether the run is on the new side of each.
+        signals: waits that a signal has ended, and that it did not make before it rests at another wait or ends.
         names: the names under which the calls of the history were made, sorted.
     """
 
@@ -70,6 +71,7 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     line: str | None = None
     marks: dict[str, bool] = {}
+    signals: list[str] = []
     names: list[str] = []
 
 
