@@ -8,8 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from holdfast.errors import UnknownJob
 from holdfast.machines import JobState
-from holdfast.store import Append, Cancel, Pause, Renew
+from holdfast.store import Append, Cancel, Pause, PutWorker, Renew, WorkerCard
 from holdfast.store.postgres import transaction
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.store import PostgresStore
@@ -92,6 +93,39 @@ def test_what_changes_while_its_lock_is_waited_for_is_read_again() -> None:
         assert leases.pause == {"a"}
 
     with_store(story, schema)
+
+
+def test_rows_that_are_known_and_gone_are_unknown_jobs(read: list[str]) -> None:
+    """No row is locked then, so the time comes from elsewhere."""
+    url, schema = server().url, fresh_schema()
+
+    async def story() -> None:
+        store = PostgresStore(url, schema)
+        card = WorkerCard("w", "host", 1, 1, None, (), 60.0)
+        await store.commit([submit("a"), submit("b")])
+        await store.commit([claim(), claim()])
+        read.clear()
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute(f"DELETE FROM {schema}.jobs WHERE id = 'a'")
+        gone, kept = await store.commit([Append("a", 1, STEP), Append("b", 1, STEP)])
+        assert (type(gone), kept.version) == (UnknownJob, 3)
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute(f"DELETE FROM {schema}.jobs WHERE id = 'b'")
+        for _ in range(2):
+            gone, _ = await store.commit([Append("b", 1, STEP), PutWorker(card)])
+            assert type(gone) is UnknownJob
+            (worker,) = await store.workers()
+            assert worker.seen_at > 0
+        (leases,) = await store.commit([Renew("w", (("a", 1), ("b", 1)), 60)])
+        assert leases.lost == {"a", "b"}
+        assert read == []
+        await store.commit([submit("c")])
+        row = await store.get("c")
+        assert row is not None
+        assert row.created_at > 0
+        await store.close()
+
+    play(story())
 
 
 def test_rows_are_forgotten_with_the_connection(read: list[str]) -> None:
