@@ -18,6 +18,7 @@ attempt fails as well, so a stream has no holes.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -141,7 +142,8 @@ class Journal:
 
     def _begin(self) -> None:
         if self._draining is None:
-            self._draining = self._loop.create_task(self._drain())
+            # In a context of its own: job code may be what begins it, and the batch has the writes of other jobs, too.
+            self._draining = self._loop.create_task(self._drain(), context=contextvars.Context())
 
     async def _drain(self) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -41,7 +43,7 @@ from holdfast import (
     wait_for,
 )
 from holdfast import map as map_steps
-from holdfast.store import Append, Reclaim, ReleaseLeases
+from holdfast.store import Append, Command, Reclaim, ReleaseLeases
 from support.clocked import opened
 from support.stories import drain, play, quick
 
@@ -1080,3 +1082,34 @@ def test_branches_are_replayed_in_any_order(app: App) -> None:
 
     play(story())
     assert calls == [1, 2, 3, 9]
+
+
+def test_a_context_variable_of_job_code_is_not_seen_by_the_commits_of_its_worker(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit has the writes of many jobs. Whichever of them began it must not show."""
+    tenant: ContextVar[str] = ContextVar("tenant", default="none")
+    seen: list[str] = []
+    store = app._store()
+    commit = store.commit
+
+    async def watched(batch: Sequence[Command]) -> list[Any]:
+        seen.append(tenant.get())
+        return await commit(batch)
+
+    monkeypatch.setattr(store, "commit", watched)
+
+    @app.step
+    async def work(name: str) -> str:
+        return f"{name} for {tenant.get()}"
+
+    @app.job
+    async def job(name: str) -> list[str]:
+        tenant.set(name)
+        stamp = now()
+        return [await work(name), await work(str(stamp > 0))]
+
+    runs = [job.start(name) for name in ("ada", "bob")]
+    app.worker().run(until_idle=True)
+    assert [app.outcome(run.id)[0] for run in runs] == ["ada for ada", "bob for bob"]
+    assert set(seen) == {"none"}
