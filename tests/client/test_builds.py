@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, InvalidSetting, continue_as, wait_for
+from holdfast.store import Keep
 from support.shell import Shell
 from support.stories import drain, play, quick, until
 
@@ -79,6 +80,17 @@ def test_a_pinned_run_is_continued_only_by_the_build_that_began_it(shop: Shop) -
         assert await later.aresult() == "2: 100 by 2"
         assert await new.abuilds() == []
         assert await new.averify() == {}
+
+    play(story())
+
+
+def test_a_pinned_run_is_not_released_as_if_it_was_handed_over(shop: Shop) -> None:
+    async def story() -> None:
+        old = shop.app("1")
+        handle = await old.astart("pay")
+        await drain(old)
+        (row,) = await old._store().commit([Keep(handle.id, "1", None, unclaimed=True)])
+        assert row.kept_for == "1"
 
     play(story())
 

@@ -100,6 +100,81 @@ def test_a_misfit_waits_as_a_row_and_names_the_call_the_line_and_both_builds(sho
     assert shop.paid == ["1: 100"]
 
 
+def test_no_timeout_around_a_call_that_does_not_fit_is_seen_by_the_code(shop: Shop) -> None:
+    """Neither one that is near nor one that is far: the run asks at once."""
+
+    def declare(app: App, cents: int) -> Any:
+        @app.tool
+        async def refund(amount: int) -> str:
+            shop.paid.append(f"refund {amount}")
+            return "refunded"
+
+        @app.tool
+        async def apologize() -> str:
+            shop.paid.append("apologize")
+            return "sorry"
+
+        @app.job
+        async def settle(seconds: float) -> str:
+            try:
+                async with asyncio.timeout(seconds):
+                    done = await refund(cents)
+            except TimeoutError:
+                done = await apologize()
+            await wait_for("go")
+            return done
+
+        return settle
+
+    async def story() -> None:
+        old, new = shop.app("1", 100), shop.app("2", 105)
+        declare(new, 5)
+        settle = declare(old, 4)
+        runs = [await old.astart(settle, seconds) for seconds in (0.5, 3600.0)]
+        await drain(old)
+        for run in runs:
+            await run.asignal("go")
+        await drain(new)
+        assert {one.run_id for one in await new.ainbox(kind="deploy")} == {run.id for run in runs}
+
+    play(story())
+    assert shop.paid == ["refund 4", "refund 4"]
+
+
+def test_a_tool_that_was_renamed_without_an_alias_is_not_called_again(shop: Shop) -> None:
+    def declare(app: App, name: str) -> Any:
+        @app.tool(name=name)
+        async def refund(amount: int) -> str:
+            shop.paid.append(f"{name} {amount}")
+            return f"{name} {amount}"
+
+        @app.job
+        async def settle() -> str:
+            done = await refund(4)
+            await wait_for("go")
+            return done
+
+        return settle
+
+    async def story() -> None:
+        old, new = shop.app("1", 100), shop.app("2", 100)
+        declare(new, "pay_back")
+        run = await old.astart(declare(old, "refund"))
+        await drain(old)
+        await run.asignal("go")
+        await drain(new)
+        text = (await new.aexplain(run.id)).explanation
+        assert "calls pay_back(amount=4)" in text
+        assert "the history has refund(amount=4)" in text
+        assert "If refund was renamed, give pay_back the alias 'refund'" in text
+        await new.aanswer(run.id, "accept")
+        await drain(new)
+        assert await new.aoutcome(run.id) == "pay_back 4"
+
+    play(story())
+    assert shop.paid == ["refund 4", "pay_back 4"]
+
+
 def test_accepted_calls_are_left_unused_in_every_later_replay(shop: Shop) -> None:
     async def story() -> None:
         new, handle = await misfit(shop)

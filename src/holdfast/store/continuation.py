@@ -25,10 +25,9 @@ def hand_over(decision: Decision, successor: c.Successor, job: Job, now: float, 
     Unused signals move to the successor, except results of children, which only calls of the old job wait for. A
     requested pause moves too. A child stays kept for the build of its parent.
     """
-    lasting = job.deadline - job.created_at if job.deadline is not None else None
     facts = {
         **job.spec(),
-        "deadline": now + lasting if lasting is not None else None,
+        "deadline": _deadline(job, now),
         "idempotency_key": None,
         "fingerprint": successor.fingerprint,
         "continues": job.id,
@@ -52,10 +51,13 @@ def replace(
     """Let a fork replace a job that was cancelled for it; `job` is its row before the end.
 
     The fork of a child is a child of the same parent, which waits for the end of the fork in its place. The fork gets
-    the unused signals, and those of `again`: waits have used them that the fork does not reuse.
+    the unused signals, and those of `again`: waits have used them that the fork does not reuse. It has as long as the
+    job had.
     """
-    of_child = {"parent": job.parent, "parent_key": job.parent_key, "trace_id": job.trace_id}
-    decision.successor = fork if job.parent is None else msgspec.structs.replace(fork, **of_child)
+    facts: dict[str, Any] = {"deadline": _deadline(job, now)}
+    if job.parent is not None:
+        facts |= {"parent": job.parent, "parent_key": job.parent_key, "trace_id": job.trace_id}
+    decision.successor = msgspec.structs.replace(fork, **facts)
     taken = {signal.id for signal in decision.used}
     unused = tuple(signal for signal in inbox.unused() if signal.id not in taken and _is_for_the_chain(signal.key))
     decision.used = (*decision.used, *unused)
@@ -63,6 +65,11 @@ def replace(
     decision.moving = (*used, *(msgspec.structs.replace(signal, job=fork.job) for signal in unused))
     if job.pause:
         decision.follow = (*decision.follow, c.Pause(fork.job))
+
+
+def _deadline(job: Job, now: float) -> float | None:
+    """Return the deadline of a job that begins now and has as long as another had."""
+    return now + (job.deadline - job.created_at) if job.deadline is not None else None
 
 
 def _is_for_the_chain(key: str) -> bool:

@@ -97,6 +97,16 @@ async def the_parent_of_a_child_waits_for_the_fork_that_replaces_it(lab: Lab) ->
 
 
 @clause
+async def a_fork_has_as_long_as_the_job_that_it_replaces(lab: Lab) -> None:
+    await lab.do(submission("a", deadline=lab.clock.now() + 60))
+    version = await _misfit(lab, submitted=True)
+    lab.clock.move(10)
+    await lab.do(Answer("a", "pay:2", "fork", version, fork=submission("b")))
+    row = await lab.job("b")
+    assert row.ends_by == lab.clock.now() + 60
+
+
+@clause
 async def the_fork_of_a_child_is_cancelled_with_the_parent(lab: Lab) -> None:
     parent = await lab.running("p")
     await lab.do(submission("a", parent="p", parent_key="holdfast:child:x", parent_attempt=parent.attempt))
