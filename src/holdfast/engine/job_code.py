@@ -401,8 +401,10 @@ class JobCode:
             if handed is not None:
                 return handed
         self.live = self.live or not self.loop.may_move
+        delayed: list[Pending] = []
         while self._held and not self._closed:
-            self._start_held()
+            self._start_held(delayed)
+        self._held = delayed
         if self._closed:
             return False
         if self.loop.hand_over():
@@ -533,12 +535,16 @@ class JobCode:
             pending.future.set_result(outcome)
         return True
 
-    def _start_held(self) -> None:
+    def _start_held(self, delayed: list[Pending]) -> None:
+        """Start the held calls. One that does not fit waits in `delayed` while a thread of the code may make others."""
         held, self._held = self._held, []
         for pending in held:
             if self.open.get(pending.node) is not pending or pending.future.done():
                 continue  # the code has cut it off
             if unasked := self._left_out(pending):  # also if the code no longer waits for it: it had rested there
+                if self.loop.works and self.loop.only_timer() is None:
+                    delayed.append(pending)  # slow code is not changed code
+                    continue
                 self._host.code_failed(self._misfit(pending, unasked))
                 return
             if pending.cutting:
