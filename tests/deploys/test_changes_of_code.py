@@ -228,6 +228,14 @@ CHANGES = {
     "an error before the wait": change(STOPS, ("    answer =", '    raise ValueError("no")  # HERE\n    answer =')),
     "a name that does not exist": change(STOPS, ("    answer =", "    missing()  # HERE\n    answer =")),
     "an end before the wait": change(FITS, ("    answer =", '    return "early"\n    answer =')),
+    "an end before the wait with another type": change(
+        UNDECODABLE,
+        ("@app.job\nasync def work", "@app.job  # HERE\nasync def work"),
+        ("    answer =", "    return 5\n    answer ="),
+    ),
+    "an end before the wait with what JSON cannot hold": change(
+        UNDECODABLE, ("    answer =", "    return object()\n    answer =")
+    ),
     "an end at once": change(UNUSED, ("    cents = await", '    return "at once"\n    cents = await')),
     "a step that is now a tool": change(FITS, ("@app.step\nasync def price", "@app.tool\nasync def price")),
     "a tool that is now a step": change(FITS, ("@app.tool\nasync def charge", "@app.step\nasync def charge")),
@@ -462,6 +470,32 @@ def test_a_signal_that_the_code_does_not_use_is_named(edit: tuple[str, str], sig
     found: RunCheck = new.app.block(check_run(new.app, new.app.events(run.id)))
     assert (found.verdict, found.signals, found.unused) == (UNUSED if signals else FITS, signals, [])
     assert not signals or "does not use the signal of wait:go" in run_line(found)
+
+
+def test_a_result_of_another_type_is_a_misfit_once_the_run_is_about_to_end_or_has_ended() -> None:
+    """The history has everything up to the end: `return` alone has changed."""
+    old = Shop(BEFORE)
+    run, done = old.app.start("work", "A1"), old.app.start("work", "B2")
+    old.app.signal(done.id, "go", "yes")
+    old.work()
+    old.app.signal(run.id, "go", "yes")
+    store = old.app.store()
+    assert isinstance(store, MemoryStore)
+    new = Shop(
+        changed((('    last = await note("last")\n', ""), ('    return f"{cents}', '    return 5  # f"{cents}'))), store
+    )
+    for job in (run, done):
+        found: RunCheck = new.app.block(check_run(new.app, new.app.events(job.id)))
+        assert found.verdict is UNDECODABLE
+        assert found.reasons == [
+            "it now ends with InvalidResult: the result of work cannot be stored: Expected `str`, got `int`"
+        ]
+        assert found.line == "shop.py:35", "its decorator"
+    new.work()
+    record = new.app.get(run.id)
+    assert record.status == "failed"
+    assert record.error is not None
+    assert record.error.code == "InvalidResult"
 
 
 def stopped(events: list[Event]) -> bool:

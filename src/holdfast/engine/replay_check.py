@@ -7,6 +7,7 @@ the check reports a misfit in these cases:
 - The code makes a new call of a name, and it has not made all recorded calls of that name. The engine would refuse it.
 - The arguments of the job, or a recorded result, no longer have the type that the code expects.
 - The code raises where the history goes on, or rests where nothing can wake it.
+- The code returns a result that does not have the declared type. The engine would refuse it, and the run would fail.
 - The history has ended, and the code ends otherwise or makes further calls.
 
 Recorded calls that the code no longer makes are listed. They are not a misfit, because a job may be changed that way.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import random
 import threading
 import time
@@ -90,9 +92,9 @@ class ReplayCheck:
         self._thread = threading.get_ident()
         self._still = asyncio.Event()
         self.code = JobCode(self, self.job, self._replay, loop, self._threads)
-        context = contextvars.copy_context()
-        context.run(self._set_up)
-        self.code.begin(self._code(), context)
+        self._context = contextvars.copy_context()
+        self._context.run(self._set_up)
+        self.code.begin(self._code(), self._context)
         loop.call_soon(self.code.turn)
         seen = -1
         while not self._still.is_set() and seen != self.code.loop.natives_made + self.code.calls_made:
@@ -230,7 +232,9 @@ class ReplayCheck:
             what = "its arguments do not fit" if is_about_arguments else f"it now raises {type(error).__name__}"
             return [Misfit(VERDICTS.get(type(error), Verdict.STOPS), f"{what}: {error}", raised_at(error))]
         if last is None or last is not self._last_move():
-            return self._raises_now(error) if error is not None and not Continued.is_all_of(error) else []
+            if error is None:
+                return self._unstorable(code)[1]
+            return [] if Continued.is_all_of(error) else self._raises_now(error)
         if last.payload.get("reason") not in {None, "error"} or last.type == JobEvent.CANCELLED:
             return []  # the history has not ended by its code
         if code is None:
@@ -266,7 +270,7 @@ class ReplayCheck:
             verdict = VERDICTS.get(type(error), Verdict.OTHER_END) if error is not None else Verdict.OTHER_END
             return [Misfit(verdict, f"it {was}, and now {now}", raised_at(error))]
         if error is None:
-            return self._other_result(last.payload.get("result"), code.result())
+            return self._other_result(last.payload.get("result"), code)
         return []
 
     def _error_of(self, code: asyncio.Task[Any] | None) -> BaseException | None:
@@ -278,14 +282,26 @@ class ReplayCheck:
             error = self.code.unawaited_calls(at_the_end=True) or error
         return Continued.caught() if error is None and self._continuing else error
 
-    def _other_result(self, was: Any, value: Any) -> list[Misfit]:
-        try:
-            now = self._function.signature.encode_result(value)
-        except InvalidResult as error:
-            return [Misfit(Verdict.OTHER_END, str(error))]
-        if now == was:
-            return []
+    def _other_result(self, was: Any, code: asyncio.Task[Any]) -> list[Misfit]:
+        now, misfits = self._unstorable(code)
+        if misfits or now == was:
+            return misfits
         return [Misfit(Verdict.OTHER_END, f"it returned {was!r:.200}, and now returns {now!r:.200}")]
+
+    def _unstorable(self, code: asyncio.Task[Any] | None) -> tuple[Any, list[Misfit]]:
+        """Return the result of code that has returned, and why the engine would refuse it: then the run would fail."""
+        if code is None or code.cancelled():
+            return None, []
+        try:
+            return self._context.copy().run(self._function.signature.encode_result, code.result()), []
+        except Exception as error:  # InvalidResult, SecretUnavailable, or what a codec of the user raises
+            verdict = VERDICTS.get(type(error), Verdict.STOPS)
+            return None, [Misfit(verdict, f"it now ends with {type(error).__name__}: {error}", self._declared_at())]
+
+    def _declared_at(self) -> str | None:
+        """Return the first line of the job's function, as file:line."""
+        code = getattr(inspect.unwrap(self._function.function), "__code__", None)
+        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else None
 
     # Conductor: what the code calls
 

@@ -29,7 +29,7 @@ class Verdict(StrEnum):
     UNUSED = "unused"  # it fits, and some recorded results are not asked for; another call of their names would stop it
     OTHER_END = "other_end"  # the run has ended, and this code would end it otherwise
     STOPS = "stops"  # the engine would refuse the code, or the code fails where the history goes on
-    UNDECODABLE = "undecodable"  # arguments or results no longer have the types that the code expects
+    UNDECODABLE = "undecodable"  # arguments or results do not have the types that the code declares
     KEY_MISSING = "key_missing"  # a secret cannot be revealed in this process
     GONE = "gone"  # no job has this name
 
