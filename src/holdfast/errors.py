@@ -16,6 +16,7 @@
     │   ├── IdempotencyKeyReused (ValueError)     the key of the request was used before for another request
     │   ├── UnknownEntry (LookupError)            no job function has this name
     │   ├── UnknownJob (LookupError)              no job has this id
+    │   ├── UnknownBuild (LookupError)            nothing in the store needs or has this build of the code
     │   ├── EffectConflict (ValueError)           the call already has a different effect
     │   ├── NotInDoubt (RuntimeError)             the job does not wait for an answer about this tool
     │   ├── QuestionClosed (RuntimeError)         the run no longer asks this question; nothing was stored
@@ -73,7 +74,8 @@ __all__ = [
     "NonDeterminism", "NotAllowed", "NotAwaited", "NotInDoubt", "NotInJobCode", "NotInsideJob", "NotRecorded",
     "PayloadTooLarge", "Permanent", "PlanFailed", "QuestionClosed", "QueueFull", "RunCanceled", "RunFailed",
     "RunTimedOut", "SecretUnavailable", "StaleAttempt", "StepFailed", "StoreReplaced", "StoreUnavailable",
-    "TransitionRefused", "UnknownEntry", "UnknownJob", "WaitTimeout", "WakeOutsidePending", "WakeRefused",
+    "TransitionRefused", "UnknownBuild", "UnknownEntry", "UnknownJob", "WaitTimeout", "WakeOutsidePending",
+    "WakeRefused",
 ]  # fmt: skip
 
 
@@ -572,6 +574,19 @@ class RunCanceled(HoldfastError, RuntimeError):
 
 class RunTimedOut(HoldfastError, TimeoutError):
     """The deadline of the run has passed."""
+
+
+class UnknownBuild(HoldfastError, LookupError):
+    """No live worker has this build, and no run that has not ended needs it. `known` lists the builds."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        self.name, self.known = name, known
+        super().__init__(name, known)
+
+    def _own_text(self) -> str:
+        return (
+            f"no worker and no run has the build {self.name!r}; the known builds are: {', '.join(self.known) or 'none'}"
+        )
 
 
 class UnknownEntry(HoldfastError, LookupError):

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, InvalidSetting, continue_as, wait_for
+from holdfast import App, InvalidArguments, InvalidSetting, continue_as, wait_for
+from holdfast.errors import UnknownBuild
 from holdfast.store import Keep
 from support.shell import Shell
 from support.stories import drain, play, quick, until
@@ -114,6 +115,27 @@ def test_runs_are_moved_only_if_all_fit_the_new_code(shop: Shop) -> None:
         await drain(new)
         assert [await run.aresult() for run in runs] == ["1: 100 by 2"] * 3
         assert await new.averify() == {}
+
+    play(story())
+
+
+def test_a_move_from_an_unknown_build_or_to_the_same_one_is_refused(shop: Shop) -> None:
+    async def story() -> None:
+        old, new = shop.app("1"), shop.app("2")
+        run = await old.astart("pay")
+        with pytest.raises(UnknownBuild, match="has the build '1'; the known builds are: none"):
+            await new.amove_build("1", "2")
+        await drain(old)
+        with pytest.raises(UnknownBuild, match=r"has the build '1\.0'; the known builds are: 1") as refused:
+            await new.amove_build("1.0", "2", check=False)
+        assert (refused.value.name, refused.value.known) == ("1.0", ["1"])
+        with pytest.raises(InvalidArguments, match="must be another build than the old one"):
+            await new.amove_build("1", "1")
+        with pytest.raises(InvalidArguments, match="a build must be printable text"):
+            await new.amove_build("1", "2\n")
+        assert [row.verb for row in await new.aaudit() if row.verb == "move"] == []
+        assert (await new.amove_build("1", "2")).moved == 1
+        assert (await new.aexplain(run.id)).explanation
 
     play(story())
 
@@ -305,6 +327,8 @@ def test_the_command_line_lists_moves_and_drains_builds(tmp_path: Path) -> None:
     assert "does not fit: it now calls price(cents=105)" in shell.run("builds", "move", "1", "2", "shop.py", code=1)
     assert "is build 2, not 3" in shell.run("builds", "move", "1", "3", "shop.py", code=2)
     assert "name the code" in shell.run("builds", "move", "1", "2", code=2)
+    assert "the known builds are: 1" in shell.run("builds", "move", "0.9", "2", "--unchecked", code=3)
+    assert "must be another build" in shell.run("builds", "move", "1", "1", "--unchecked", code=2)
     deploy("2")
     assert shell.run("builds", "move", "1", "2", "shop.py") == "moved 1 run to 2"
     shell.run("signal", run, "go")

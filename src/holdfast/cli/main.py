@@ -51,6 +51,7 @@ HELP_CHARACTERS = 1000  # more than any first sentence, so that none is cut
 
 _CODES: list[tuple[type[Exception], int]] = [
     (errors.UnknownJob, 3),
+    (errors.UnknownBuild, 3),
     (errors.UnknownEntry, 3),
     (errors.StoreUnavailable, 5),
     (errors.InvalidArguments, 2),

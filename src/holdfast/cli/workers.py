@@ -179,7 +179,7 @@ def move_runs(
     """Move the runs that are kept for the build OLD to the build NEW.
 
     TARGET is the file or module with the code of NEW. Each run is replayed through it first, which calls nothing. If a
-    run does not fit, none is moved, and the exit code is 1.
+    run does not fit, none is moved, and the exit code is 1. An unknown OLD has the exit code 3.
     """
     import sys
 
@@ -201,9 +201,15 @@ def move_runs(
     show_result(
         done,
         as_json=as_json,
-        text=lambda: "\n".join(lines or [f"moved {done.moved} run{'' if done.moved == 1 else 's'} to {new}"]),
+        text=lambda: "\n".join(lines or [_moved(done.moved, old, new)]),
     )
     sys.exit(1 if done.misfits else 0)
+
+
+def _moved(number: int, old: str, new: str) -> str:
+    if number:
+        return f"moved {number} run{'' if number == 1 else 's'} to {new}"
+    return f"moved no run: none is kept for {old}"
 
 
 @click.command(epilog="Example: holdfast changes shop.py")

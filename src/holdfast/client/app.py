@@ -447,8 +447,11 @@ class App(Planning, Client):
             actor: The name of the operator or program that decided.
             check: Replay each run through the code of this app first. This calls nothing. If a run does not fit, none
                 is moved.
+
+        Raises:
+            InvalidArguments: Both builds are the same, or `new` is not the name of a build. Nothing was moved.
+            UnknownBuild: No worker and no run has the build `old`.
         """
-        check_build(new)
         return await move_build(self, self._store(), old, new, actor, check=check)
 
     async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:

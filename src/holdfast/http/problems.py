@@ -26,7 +26,7 @@ CODES: dict[int, tuple[str, ...]] = {
     400: ("invalid_path", "invalid_header", "invalid_query", "invalid_json", "bad_request"),
     401: ("unauthorized",),
     403: ("forbidden", "foreign_origin"),
-    404: ("not_found", "unknown_job", "unknown_entry", "no_plan"),
+    404: ("not_found", "unknown_job", "unknown_entry", "unknown_build", "no_plan"),
     405: ("method_not_allowed",),
     408: ("request_timeout",),
     409: (
@@ -48,6 +48,7 @@ CODES: dict[int, tuple[str, ...]] = {
 # The HTTP status and the hint of each Holdfast error. The first row whose class matches applies.
 STATUSES: list[tuple[type[HoldfastError], int, str]] = [
     (errors.UnknownJob, 404, "check the id and the server"),
+    (errors.UnknownBuild, 404, "GET /api/v1/builds lists the builds"),
     (errors.UnknownEntry, 404, "GET /api/v1/entries lists the jobs that this server knows"),
     (
         errors.InvalidPlan,

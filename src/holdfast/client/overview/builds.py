@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.client.verify import check_replay
+from holdfast.config import check_build
 from holdfast.engine.misfit import has_worker
-from holdfast.errors import StoreUnavailable, UnknownEntry
+from holdfast.errors import InvalidArguments, InvalidSetting, StoreUnavailable, UnknownBuild, UnknownEntry
 from holdfast.machines import JobState
 from holdfast.machines.run_projection import HANDED_OVER, run_name
 from holdfast.store import Job, Keep, Store, WorkerCard
@@ -179,8 +180,21 @@ def _status(build: str, workers: int, running: int, waiting: int, kept: list[Job
 
 
 async def move_build(app: App, store: Store, old: str, new: str, actor: str | None, *, check: bool) -> BuildMove:
-    """Move the runs that are kept for a build to another one, if they fit the code of the app."""
+    """Move the runs that are kept for a build to another one, if they fit the code of the app.
+
+    Raises:
+        InvalidArguments: both builds are the same, or `new` is not the name of a build.
+        UnknownBuild: nothing has or needs the old build.
+    """
+    if old == new:
+        raise InvalidArguments("new", f"must be another build than the old one, got {new!r} for both")
+    try:
+        check_build(new)
+    except InvalidSetting as error:
+        raise InvalidArguments("new", error.reason) from error
     rows = await kept_jobs(store, old)
+    if not rows and old not in (known := [status.build for status in await read_builds(store)]):
+        raise UnknownBuild(old, known)
     misfits: list[RunMisfit] = []
     for row in rows if check else []:
         misfit = await _misfit(app, store, row)
