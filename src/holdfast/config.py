@@ -152,7 +152,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                     merged[field.name] = msgspec.convert(env[name], field.type, strict=False)
                 except msgspec.ValidationError as error:
                     raise InvalidSetting(name, env[name], str(error)) from error
-        return cls(**{**merged, **(values or {})})
+        given = {**merged, **(values or {})}
+        try:
+            return cls(**given)
+        except InvalidSetting as error:
+            if error.name in merged and error.name not in (values or {}):  # name what the user has set
+                raise InvalidSetting(f"HOLDFAST_{error.name.upper()}", error.value, error.reason) from error
+            raise
 
     def reloaded(self) -> Config:
         """Return these settings, with the current values of the settings file. Without a file they are unchanged.

@@ -229,6 +229,9 @@ class QuestionClosed(HoldfastError, RuntimeError):
         super().__init__(job, node, answered_by)
 
     def _own_text(self) -> str:
+        if self.node == "deploy":  # no node is known: the job has not asked this
+            asks = "does not ask which code goes on, so there is nothing to answer"
+            return f"job {self.job} {asks}: `holdfast explain` says what it does"
         why = f"was answered by {self.answered_by}" if self.answered_by is not None else "is no longer open"
         return f"the question {self.node!r} of job {self.job} {why}, so this answer was not stored"
 

@@ -176,6 +176,14 @@ def test_bound_and_static_methods_and_named_lambdas_may_be_declared(local: App, 
         assert known.function(*(() if name == "d" else (1,))) == 1, "the function itself, bound to its object"
 
 
+@pytest.mark.parametrize("pin", ["yes", 1, None])
+def test_a_pin_that_is_not_a_bool_is_refused(local: App, pin: Any) -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(TypeError, match=rf"pin must be True or False, got {pin!r}"):
+        local.job(pin=pin)(work)
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [

@@ -64,6 +64,7 @@ def shell(tmp_path: Path) -> Shell:
 
 def test_a_worker_prints_what_it_serves_and_one_line_per_failure(shell: Shell) -> None:
     run = shell.run("start", "shop.py", "broken", "sku=A1")
+    shell.environment["HOLDFAST_BUILD"] = "1.4.2"
     worker = shell.ran("worker", "shop.py", "--until-idle", "--concurrency", "3", "--queue", "default")
     banner, *lines = worker.stderr.partition("  queues  default\n")[::2]
     assert worker.returncode == 0
@@ -71,6 +72,7 @@ def test_a_worker_prints_what_it_serves_and_one_line_per_failure(shell: Shell) -
     assert banner.startswith("holdfast worker ")
     for line in (
         "app     shop",
+        "build   1.4.2",
         "jobs    broken, finishing, slow",
         f"store   sqlite:///{shell.folder}/jobs.db",
         "slots   3",
@@ -85,7 +87,7 @@ def test_log_lines_as_json_have_run_job_and_reason_as_fields(shell: Shell) -> No
     run = shell.run("start", "shop.py", "broken", "sku=A1")
     worker = shell.ran("worker", "shop.py", "--until-idle", "--log-format", "json")
     start, info, error = map(json.loads, worker.stderr.splitlines())
-    assert "app shop, jobs broken, finishing, slow" in start["message"]
+    assert "app shop, build not known, jobs broken, finishing, slow" in start["message"]
     assert (info["logger"], info["level"], info["message"]) == ("shop", "info", "looking up A1")
     assert error["level"] == "error"
     assert {name: error[name] for name in ("event", "run_id", "job", "reason", "attempt")} == {

@@ -37,8 +37,23 @@ def test_a_bad_build_is_refused_with_the_rule(bad: str, monkeypatch: pytest.Monk
         App("shop", "memory:", build=bad)
     if "\0" not in bad:
         monkeypatch.setenv("HOLDFAST_BUILD", bad)
-        with pytest.raises(InvalidSetting, match="build must be printable text of 1 to 128 characters"):
+        with pytest.raises(
+            InvalidSetting, match=r"^HOLDFAST_BUILD=.*build must be printable text of 1 to 128 character"
+        ):
             App("shop", "memory:")
+
+
+def test_a_bad_build_of_the_environment_is_not_told_as_an_error_of_the_module(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    (tmp_path / "shop.py").write_text('from holdfast import App\napp = App("shop")\n')
+    shell.environment["HOLDFAST_BUILD"] = "1.4\n"
+    told = shell.ran("worker", "shop.py", "--until-idle")
+    assert (told.returncode, told.stdout) == (2, "")
+    assert told.stderr.startswith("holdfast: HOLDFAST_BUILD='1.4\\n': a build must be printable text")
+    (tmp_path / "shop.py").write_text('from holdfast import App\napp = App("shop", build="1.4\\n")\n')
+    del shell.environment["HOLDFAST_BUILD"]
+    told = shell.ran("worker", "shop.py", "--until-idle")
+    assert "cannot import shop.py" in told.stderr, "here the module is wrong"
 
 
 def test_the_environment_comes_before_the_code_and_the_code_before_what_is_found(

@@ -271,12 +271,53 @@ def test_a_build_is_shown_with_its_live_workers_until_they_end(shop: Shop) -> No
         working = asyncio.create_task(worker.arun())
 
         async def is_listed() -> bool:
-            return states(old, await old.abuilds()) == {"1": (1, 0, True)}
+            return states(old, await old.abuilds()) == {"1": (1, 0, False)}
 
         await until(is_listed)
+        [one] = await old.abuilds()
+        assert (one.current, one.drained, one.reason) == (True, False, "current, idle")
         worker.stop()
         await working
         assert await old.abuilds() == []
+
+    play(story())
+
+
+def test_the_current_build_is_the_one_of_the_newest_worker_that_takes_new_runs(shop: Shop) -> None:
+    """An idle build is drained only if another one has taken its place. Then its workers can be stopped."""
+
+    async def story() -> None:
+        apps = [shop.app("1"), shop.app("2"), shop.app("1")]
+        kept = await apps[0].astart("pay")
+        await drain(apps[0])
+        workers = [app.worker() for app in apps]
+        working = []
+
+        async def reasons() -> dict[str, Any]:
+            return {one.build: (one.workers, one.current, one.reason) for one in await apps[0].abuilds()}
+
+        async def start(number: int, expected: dict[str, Any], **options: bool) -> None:
+            working.append(asyncio.create_task(workers[number].arun(**options)))
+
+            async def are_listed() -> bool:
+                return await reasons() == expected
+
+            await until(are_listed)
+
+        needed = "1 run is kept for it"
+        await start(0, {"1": (1, True, f"current; {needed}")})
+        await start(1, {"1": (1, False, needed), "2": (1, True, "current, idle")})
+        await start(2, {"1": (2, False, needed), "2": (1, True, "current, idle")}, until_drained=True)
+        await kept.asignal("go")
+        await kept.aresult(timeout=30)
+        async with asyncio.timeout(30):
+            await working[2]
+        assert await reasons() == {"1": (1, False, None), "2": (1, True, "current, idle")}
+        workers[1].stop()
+        await working[1]
+        assert await reasons() == {"1": (1, True, "current, idle")}
+        workers[0].stop()
+        await working[0]
 
     play(story())
 

@@ -28,7 +28,7 @@ def test_what_is_given_comes_first_then_the_environment_then_the_default() -> No
     ("environment", "said"),
     [
         ({"HOLDFAST_CONCURRENCY": "many"}, "HOLDFAST_CONCURRENCY='many'"),
-        ({"HOLDFAST_LEASE_SECONDS": "0"}, "must be greater than 0"),
+        ({"HOLDFAST_LEASE_SECONDS": "0"}, r"HOLDFAST_LEASE_SECONDS=0\.0: it must be greater than 0"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(environment: dict[str, str], said: str) -> None:

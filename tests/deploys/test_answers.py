@@ -35,17 +35,20 @@ def test_a_run_that_does_not_fit_is_found_explained_and_answered_on_the_command_
     deploy("1", 100)
     run = shell.run("start", "shop.py", "pay")
     shell.run("worker", "shop.py", "--until-idle")
+    assert f"job {run} does not ask which code goes on" in shell.run("answer", run, "accept", code=4)
     deploy("2", 105)
     shell.run("signal", run, "go")
     shell.run("worker", "shop.py", "--until-idle")
     [asked] = shell.json("inbox", "--kind", "deploy")
     told = shell.run("inbox")
-    assert f"holdfast answer {run} accept | build | fork | fail --node {asked['node']}" in told
+    assert "|" not in told, "each command can be pasted into a shell"
+    for way in ("accept", "build", "fork", "fail"):
+        assert f"\n    holdfast answer {run} {way} --node {asked['node']}" in told
     for text in (told, shell.run("explain", run)):
         assert "build 2 calls price(cents=105) at shop.py:11" in text
         assert "price(cents=100), which build 1 recorded" in text
     assert shell.run("answer", run, "accept", "--node", asked["node"]) == f"{run} running"
-    shell.run("answer", run, "accept", code=4)  # nothing asks any more
+    assert f"the question '{asked['node']}' of job {run} is no longer open" in shell.run("answer", run, "fail", code=4)
     shell.run("worker", "shop.py", "--until-idle")
     assert shell.json("show", run)["status"] == "succeeded"
 

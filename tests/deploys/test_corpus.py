@@ -76,13 +76,34 @@ def test_an_empty_folder_and_a_broken_file_fail(shell: Shell) -> None:
     assert "broken.json is not a history" in shell.ran("check", "shop.py", "--histories", "histories").stderr
 
 
+EVENT = '"at": 1, "attempt": null, "payload": {}'
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"holdfast_history": 2}', '{"holdfast_history": 1, "job": "a", "events": []}']
+    ("text", "why"),
+    [
+        (b"", "is not JSON (Expecting value: line 1 column 1"),
+        (b"\xff", "is not JSON ('utf-8' codec can't decode byte 0xff"),
+        (b"[]", "is not a history of format 1: write it with holdfast export"),
+        (b"7", "is not a history of format 1: write it with holdfast export"),
+        (b"{}", "is not a history of format 1: write it with holdfast export"),
+        (b'{"holdfast_history": 2}', "is not a history of format 1: write it with holdfast export"),
+        (b'{"holdfast_history": 1, "job": "a"}', "Object missing required field `events`"),
+        (b'{"holdfast_history": 1, "job": "a", "events": []}', "has no events"),
+        (b'{"holdfast_history": 1, "job": "a", "events": [[]]}', "Expected `object`, got `array` - at `$.events[0]`"),
+        (
+            f'{{"holdfast_history": 1, "job": "a", "events": [{{"type": 1, {EVENT}}}]}}'.encode(),
+            "Expected `str`, got `int` - at `$.events[0].type`",
+        ),
+    ],
 )
-def test_a_file_that_is_not_a_history_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "some.json").write_text(text)
-    with pytest.raises(InvalidHistory, match=r"some\.json"):
+def test_a_file_that_is_not_a_history_is_named_with_what_is_wrong(tmp_path: Path, text: bytes, why: str) -> None:
+    (tmp_path / "some.json").write_bytes(text)
+    with pytest.raises(InvalidHistory) as refused:
         list(histories_in(tmp_path))
+    assert str(refused.value).startswith(f"{tmp_path / 'some.json'} ")
+    assert why in str(refused.value)
+    assert "Error:" not in str(refused.value), "it names no class of Python"
 
 
 def test_a_history_is_read_as_it_was_written(app: App, tmp_path: Path) -> None:

@@ -231,6 +231,8 @@ class Registry:
     ) -> JobFunction[..., Any]:
         if on_misfit not in ON_MISFIT:
             raise ValueError(f"on_misfit must be one of {', '.join(sorted(ON_MISFIT))}, got {on_misfit!r}")
+        if not isinstance(pin, bool):
+            raise TypeError(f"pin must be True or False, got {pin!r}")
         entry: JobFunction[..., Any] = JobFunction(
             function,
             name=name or function.__name__,

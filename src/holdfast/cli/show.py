@@ -307,7 +307,7 @@ def inbox(
 ) -> None:
     """List everything that waits for a person, oldest run first.
 
-    Print each question, and the command that answers it.
+    Print each question, and the commands that answer it. Replace the words in capitals, such as RESULT.
     """
     client = reader(where)
     run_id = full_id(client, run_id) if run_id is not None else None
@@ -320,26 +320,30 @@ def inbox(
         echo(f"    {one.question}")
         if one.misfit is not None:
             echo(f"    The last answer could not be used: {one.misfit}")
-        echo(f"    {_command(one)}")
+        for command in _commands(one):
+            echo(f"    {command}")
     if not asked:
         echo("nothing waits for a person", err=True)
 
 
-def _command(question: Question) -> str:
-    """Return the command that answers a question."""
+def _commands(question: Question) -> list[str]:
+    """Return the commands that answer a question, one for each answer."""
     import shlex
 
     run, key = question.run_id, shlex.quote(question.key)
     node = f" --node {shlex.quote(question.node)}" if question.node else ""
     if question.kind == "doubt":
         started = f" --started {question.started}" if question.started is not None else ""
-        return f"holdfast resolve {run} {key}{started} --done RESULT | --not-done | --fail"
+        return [f"holdfast resolve {run} {key}{started} {way}" for way in ("--done RESULT", "--not-done", "--fail")]
     if question.kind == "budget":
         units = " ".join(f"{shlex.quote(unit)}=N" for unit in question.amounts or {}) or "UNIT=N"
-        return f"holdfast grant {run} {units}{node}"
+        return [f"holdfast grant {run} {units}{node}"]
     if question.kind == "deploy":
-        return f"holdfast answer {run} accept | build | fork | fail{node}"
-    return f"holdfast signal {run} {key} JSON{node}"
+        misfit = question.deploy
+        is_known = misfit is not None and misfit.began not in {None, misfit.build}
+        ways = ("accept", *(["build"] if is_known else []), "fork", "fail")
+        return [f"holdfast answer {run} {way}{node}" for way in ways]
+    return [f"holdfast signal {run} {key} JSON{node}"]
 
 
 COMMANDS = (runs, show, explain_run, exports, inbox)

@@ -117,6 +117,7 @@ def _banner(app: App, slots: int, queues: tuple[str, ...], processes: int, *, as
     )
     facts = {
         "app": app.name,
+        "build": app.build or "not known",
         "jobs": ", ".join(jobs) or "none",
         "store": shown_url(app.url),
         "slots": f"{slots}{f' in each of {processes} processes' if processes > 1 else ''}",

@@ -16,6 +16,7 @@ import click
 from holdfast import App
 from holdfast.cli.tracebacks import folded
 from holdfast.client.plugins import discover
+from holdfast.errors import InvalidSetting
 from holdfast.import_guard import importing
 
 
@@ -92,14 +93,22 @@ def _errors_of(target: str) -> Iterator[None]:
             yield
     except (click.ClickException, KeyboardInterrupt, SystemExit):
         raise
+    except InvalidSetting as error:
+        if error.name.startswith("HOLDFAST_"):  # a fault of the environment, not of the module
+            raise
+        raise _broken(target, error) from error
     except BaseException as error:
-        advice = ""
-        if isinstance(error, ImportError) and "relative import" in str(error):
-            dotted = ".".join(Path(target).with_suffix("").parts)
-            advice = f"\nA file with relative imports must be named as a module: {dotted}"
-        elif isinstance(error, ModuleNotFoundError):
-            advice = "\nInstall the module, or run the command in the folder that contains it."
-        raise _BrokenTarget(f"cannot import {target}\n{_users_frames(error)}{advice}") from error
+        raise _broken(target, error) from error
+
+
+def _broken(target: str, error: BaseException) -> click.ClickException:
+    advice = ""
+    if isinstance(error, ImportError) and "relative import" in str(error):
+        dotted = ".".join(Path(target).with_suffix("").parts)
+        advice = f"\nA file with relative imports must be named as a module: {dotted}"
+    elif isinstance(error, ModuleNotFoundError):
+        advice = "\nInstall the module, or run the command in the folder that contains it."
+    return _BrokenTarget(f"cannot import {target}\n{_users_frames(error)}{advice}")
 
 
 class _BrokenTarget(click.ClickException):

@@ -14,12 +14,26 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import HoldfastError, InvalidEvent
 from holdfast.machines import Event
 from holdfast.machines.event import seal
 
 FORMAT = 1
 _FIELDS = ("seq", "type", "at", "attempt", "payload")
+
+
+class _Line(msgspec.Struct):
+    type: str
+    at: float
+    attempt: int | None
+    payload: dict[str, Any]
+
+
+class _File(msgspec.Struct):
+    job: str
+    events: list[_Line]
 
 
 class InvalidHistory(HoldfastError, ValueError):
@@ -61,19 +75,19 @@ def read_history(path: Path) -> list[Event]:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        if document.get("holdfast_history") != FORMAT:
-            raise InvalidHistory(f"{path} is not a history of format {FORMAT}: write it with holdfast export")
-        events: list[Event] = []
-        for plain in document["events"]:
+    except OSError as error:
+        raise InvalidHistory(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise InvalidHistory(f"{path} is not a history: it is not JSON ({error})") from error
+    if not isinstance(document, dict) or document.get("holdfast_history") != FORMAT:
+        raise InvalidHistory(f"{path} is not a history of format {FORMAT}: write it with holdfast export")
+    events: list[Event] = []
+    try:
+        for line in msgspec.convert(document, _File).events:
             last = events[-1] if events else None
-            event = seal(
-                last, plain["type"], plain["payload"], at=plain["at"], attempt=plain["attempt"], job=document["job"]
-            )
-            events.append(event)
-    except (OSError, AttributeError, KeyError, TypeError, ValueError, InvalidEvent) as error:
-        if isinstance(error, InvalidHistory):
-            raise
-        raise InvalidHistory(f"{path} is not a history: {type(error).__name__}: {error}") from error
+            events.append(seal(last, line.type, line.payload, at=line.at, attempt=line.attempt, job=document["job"]))
+    except (msgspec.ValidationError, InvalidEvent, TypeError, ValueError) as error:
+        raise InvalidHistory(f"{path} is not a history: {error}") from error
     if not events:
         raise InvalidHistory(f"{path} has no events")
     return events

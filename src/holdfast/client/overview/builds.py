@@ -98,7 +98,8 @@ class BuildStatus(msgspec.Struct, frozen=True, kw_only=True):
         kept: number of runs that have not ended and that only its workers may run; 1,000 at most.
         oldest: the oldest of these.
         oldest_at: when that run was created.
-        drained: whether nothing needs it. Its workers can be stopped.
+        current: whether it takes new runs: the live worker that started last, and is not draining, has this build.
+        drained: whether nothing needs it, and it is not the current one. Its workers can be stopped.
         reason: what keeps it, in words; None if it is drained.
     """
 
@@ -109,6 +110,7 @@ class BuildStatus(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     oldest: str | None
     oldest_at: float | None
+    current: bool = False
     drained: bool
     reason: str | None
 
@@ -137,11 +139,20 @@ async def read_builds(store: Store) -> list[BuildStatus]:
     waiting = Counter[str]()
     for state in (JobState.WAITING, JobState.QUEUED):
         waiting += _count(row.course.build for row in await _live_jobs(store, state))
-    workers = _count(card.build for card in alive)
+    workers, current = _count(card.build for card in alive), _current(alive)
     return [
-        _status(build, workers[build], running[build], waiting[build], await kept_jobs(store, build, KEPT_MAX))
+        _status(
+            build, workers[build], running[build], waiting[build], await kept_jobs(store, build, KEPT_MAX),
+            is_current=build == current,
+        )
         for build in sorted({*workers, *running, *waiting, *await store.kept_builds()})
-    ]
+    ]  # fmt: skip
+
+
+def _current(alive: Iterable[WorkerCard]) -> str | None:
+    """Return the build of the live worker that started last and takes new runs; None if there is none."""
+    takers = [card for card in alive if card.build is not None and not card.draining]
+    return max(takers, key=lambda card: (card.started_at, card.build)).build if takers else None
 
 
 async def _live_jobs(store: Store, state: JobState) -> list[Job]:
@@ -159,13 +170,15 @@ def _count(builds: Iterable[str | None]) -> Counter[str]:
     return Counter(build for build in builds if build is not None)
 
 
-def _status(build: str, workers: int, running: int, waiting: int, kept: list[Job]) -> BuildStatus:
+def _status(build: str, workers: int, running: int, waiting: int, kept: list[Job], *, is_current: bool) -> BuildStatus:
     reasons = []
     if kept:
         many = "1 run is" if len(kept) == 1 else f"{len(kept)}{'+' if len(kept) >= KEPT_MAX else ''} runs are"
         reasons.append(f"{many} kept for it{'' if workers else ', and no worker of it is alive'}")
     if running:
         reasons.append("1 run is under way" if running == 1 else f"{running} runs are under way")
+    if is_current:
+        reasons.insert(0, "current" if reasons else "current, idle")
     return BuildStatus(
         build=build,
         workers=workers,
@@ -174,6 +187,7 @@ def _status(build: str, workers: int, running: int, waiting: int, kept: list[Job
         kept=len(kept),
         oldest=run_name(kept[0].id, kept[0].run) if kept else None,
         oldest_at=kept[0].created_at if kept else None,
+        current=is_current,
         drained=not reasons,
         reason="; ".join(reasons) or None,
     )

@@ -303,8 +303,20 @@ async def asked_misfit(store: Store, job: str, node: str | None) -> tuple[Job, s
     event = await _waiting_event(store, row)
     asked = str(event.payload.get("node")) if event is not None and event.payload.get("wait_type") == DEPLOY else None
     if event is None or asked is None or node not in {None, asked}:
-        raise QuestionClosed(job, node or DEPLOY)
+        raise QuestionClosed(job, node or await _last_misfit(store, row) or DEPLOY)
     return row, asked, msgspec.convert(event.payload[DEPLOY], Misfit)
+
+
+async def _last_misfit(store: Store, row: Job) -> str | None:
+    """Return the node at which a job has last asked which code goes on, if that is among its last events."""
+    end, first = row.version, max(0, row.version - LOOK_BACK)
+    while end > first:
+        begin = max(first, end - CHUNK)
+        for event in reversed(await store.events(row.id, begin, end - begin)):
+            if event.type == JobEvent.WAITING and event.payload.get("wait_type") == DEPLOY:
+                return str(event.payload.get("node"))
+        end = begin
+    return None
 
 
 async def version_of_try(store: Store, job: str, node: str, started: int) -> int:
