@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from holdfast import App, changed, wait_for
-from holdfast.client.overview.marked_changes import MarkUse, find_uses
+from holdfast.client.overview.mark_uses import MarkUse, find_uses
 from support.shell import Shell
 from support.stories import drain, play, quick
 
@@ -79,11 +81,86 @@ def test_uses_are_found_under_every_name_without_running_the_code(tmp_path: Path
     )
     (tmp_path / "broken.py").write_text("def (")
     name = str(file)
-    assert find_uses([file, tmp_path / "broken.py", tmp_path / "missing.py"]) == {
+    uses = find_uses([file, tmp_path / "broken.py", tmp_path / "missing.py"])
+    assert uses.by_mark == {
         "a": [MarkUse(name, 6), MarkUse(name, 8)],
         "b": [MarkUse(name, 7)],
         "c": [MarkUse(name, 7)],
     }
+    assert uses.unread == [MarkUse(name, 10)]
+
+
+def parsed(file: Path, code: str) -> tuple[dict[str, list[int]], list[int]]:
+    """The lines by mark, and those whose mark cannot be read."""
+    file.write_text(textwrap.dedent(code))
+    uses = find_uses([file])
+    return {mark: [use.line for use in places] for mark, places in uses.by_mark.items()}, [
+        use.line for use in uses.unread
+    ]
+
+
+def test_marks_that_are_constants_are_read_from_the_text(tmp_path: Path) -> None:
+    assert parsed(
+        tmp_path / "shop.py",
+        """\
+        from holdfast import *
+        import holdfast.errors
+        FEE: str = "fee"
+        YEAR = "2026"
+        TWICE = "one"
+        TWICE = "two"
+        is_new = changed
+        async def work(TAX, step):
+            changed(FEE)
+            is_new(f"{YEAR}-11-{FEE}")
+            holdfast.changed(YEAR + "-tax")
+            changed(TWICE)
+            changed(TAX)
+            changed(f"{YEAR:>8}")
+            changed(step.mark)
+            changed(**step)
+            return filter(changed, [FEE])
+        """,
+    ) == ({"fee": [9], "2026-11-fee": [10], "2026-tax": [11]}, [12, 13, 14, 15, 16, 17])
+
+
+def test_names_of_other_modules_are_read_where_they_are_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    code = {
+        "test_marks_of_shop": """\
+            import enum
+            from holdfast import changed as is_new
+            FEE = "fee"
+            class Tax:
+                YEARLY = "yearly"
+            class Side(enum.StrEnum):
+                LEFT = "left"
+            """,
+        "test_jobs_of_shop": """\
+            import test_marks_of_shop as marks
+            from test_marks_of_shop import *
+            from test_marks_of_shop import FEE as PRICE, Side, Tax, is_new as has
+            def work():
+                is_new(PRICE)
+                has(marks.FEE)
+                marks.is_new(Tax.YEARLY)
+                has(Side.LEFT)
+                has(Side.LEFT.value)
+                has(marks.Side.RIGHT)
+            """,
+    }
+    for name, text in code.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+    try:
+        importlib.import_module("test_jobs_of_shop")
+        assert parsed(tmp_path / "test_jobs_of_shop.py", code["test_jobs_of_shop"]) == (
+            {"fee": [5, 6], "yearly": [7], "left": [8, 9]}, [10]
+        )  # fmt: skip
+    finally:
+        for name in code:
+            sys.modules.pop(name, None)
 
 
 CODE = """
@@ -118,3 +195,17 @@ def test_the_command_names_the_file_the_line_and_the_run_that_needs_the_old_side
     [change] = shell.json("changes", "shop.py")["changes"]
     assert (change["old"], change["removable"]) == (0, True)
     assert "can be removed" in shell.run("changes", "shop.py")
+
+
+def test_the_command_says_where_a_mark_cannot_be_read(shell: Shell) -> None:
+    file = shell.folder / "shop.py"
+    file.write_text(CODE.format("changed('-'.join(['2026', 'fee']))"))
+    told = shell.run("changes", "shop.py").splitlines()
+    assert told[-1] == "shop.py:7 asks for a mark that cannot be read from the code: it is listed once a run records it"
+    shell.run("start", "shop.py", "work")
+    shell.run("worker", "shop.py", "--until-idle")
+    listed = shell.json("changes", "shop.py")
+    assert [(one["mark"], one["new"], one["removable"]) for one in listed["changes"]] == [("2026-fee", 1, False)]
+    assert listed["unread"] == [{"file": str(file), "line": 7}]
+    [line] = [one for one in shell.run("changes", "shop.py").splitlines() if one.startswith("2026-fee")]
+    assert line.endswith("perhaps used at shop.py:7")

@@ -11,6 +11,7 @@ from holdfast.cli.terminal_text import echo
 from holdfast.cli.text_table import lasted, show_table
 
 if TYPE_CHECKING:
+    from holdfast.client.overview.mark_uses import MarkUse
     from holdfast.client.overview.marked_changes import Change
     from holdfast.client.worker_status import WorkerStatus
     from holdfast.store.rows import GateCard
@@ -241,27 +242,34 @@ def changes(target: str | None, limit: int, where: Where, as_json: bool) -> None
         show_result(listed, as_json=True, text=str)
         return
     heads = ("MARK", "OLD", "NEW", "UNKNOWN", "USED AT", "OLD SIDE")
-    show_table(heads, [_change_cells(one) for one in listed.changes], empty="no marked changes")
+    unread = [_place(use) for use in listed.unread]
+    show_table(heads, [_change_cells(one, unread) for one in listed.changes], empty="no marked changes")
+    for place in unread:
+        click.echo(f"{place} asks for a mark that cannot be read from the code: it is listed once a run records it")
     if not listed.complete:
         click.echo(f"{listed.runs} runs were looked at, and there are more: raise --limit before you remove a side")
 
 
-def _change_cells(change: Change) -> list[str]:
-    from pathlib import Path
+def _place(use: MarkUse) -> str:
+    from holdfast.deploys.check_report import shown_line
 
-    folder = str(Path.cwd())
-    places = [f"{use.file.removeprefix(folder).lstrip('/')}:{use.line}" for use in change.uses]
-    return [
-        change.mark, str(change.old), str(change.new), str(change.unknown), ", ".join(places) or "-", _advice(change)
-    ]  # fmt: skip
+    return shown_line(f"{use.file}:{use.line}")
 
 
-def _advice(change: Change) -> str:
+def _change_cells(change: Change, unread: list[str]) -> list[str]:
+    places = ", ".join(map(_place, change.uses)) or "-"
+    numbers = [str(number) for number in (change.old, change.new, change.unknown)]
+    return [change.mark, *numbers, places, _advice(change, unread)]
+
+
+def _advice(change: Change, unread: list[str]) -> str:
     if change.removable:
         return "can be removed"
     if change.old:
         return f"needed by {change.oldest}" + (f" and {change.old - 1} more" if change.old > 1 else "")
-    return "not in this code" if not change.uses else "may be needed"
+    if not change.uses:
+        return f"perhaps used at {', '.join(unread)}" if unread else "not in this code"
+    return "may be needed"
 
 
 COMMANDS = (workers, gates, stats, entries, builds, changes)

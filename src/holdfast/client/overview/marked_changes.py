@@ -4,19 +4,18 @@ A run records its side when a worker first replays it with the mark. So most sid
 of the runs that have not ended. A run that has waited since before the change has recorded none. It is replayed through
 the code of the app, which calls nothing. Both have a bound, and the result says if it was reached.
 
-Where the code asks is found by parsing its files: nothing is run for that.
+Where the code asks is found by parsing its files (`mark_uses`): nothing is run for that.
 """
 
 from __future__ import annotations
 
-import ast
-import sys
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.client.overview.mark_uses import MarkUse, uses_of
 from holdfast.client.verify import check_replay
 from holdfast.errors import HoldfastError
 from holdfast.machines import JobState
@@ -28,16 +27,8 @@ if TYPE_CHECKING:
 
 RUNS_MAX = 10_000  # runs that are looked at, the newest of each state first
 REPLAYS_MAX = 500  # of those, runs without a record that are replayed
-FILES_MAX = 2000  # files of the code that are parsed
 PAGE = 500
 LIVE = (JobState.WAITING, JobState.QUEUED, JobState.RUNNING)
-
-
-class MarkUse(msgspec.Struct, frozen=True, order=True):
-    """A place in the code that asks for a mark."""
-
-    file: str
-    line: int
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +60,13 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
         changes: one for each mark.
         runs: number of runs that were looked at. They have not ended.
         complete: whether these are all. Otherwise no mark counts as removable.
+        unread: where the code asks for a mark that cannot be read from it. Such a mark is listed once a run records it.
     """
 
     changes: list[Change]
     runs: int
     complete: bool
+    unread: list[MarkUse] = []
 
 
 class _Tally:
@@ -91,7 +84,7 @@ class _Tally:
 
 async def read_changes(app: App, store: Store, limit: int, replays: int) -> Changes:
     """Count the runs on each side of each change, looking at `limit` runs and replaying `replays` at most."""
-    uses = find_uses(_files_of(app))
+    uses, unread = await asyncio.to_thread(uses_of, app)
     tally, looked_at, complete = _Tally(), 0, True
     for mark in uses:
         tally.sides[mark] = [0, 0, 0]
@@ -113,7 +106,7 @@ async def read_changes(app: App, store: Store, limit: int, replays: int) -> Chan
         )
         for mark, (old, new, unknown) in sorted(tally.sides.items())
     ]  # fmt: skip
-    return Changes(changes=changes, runs=looked_at, complete=complete)
+    return Changes(changes=changes, runs=looked_at, complete=complete, unread=unread)
 
 
 async def _count(app: App, store: Store, rows: list[Job], used: Iterable[str], tally: _Tally, replays: int) -> int:
@@ -139,67 +132,3 @@ async def _replayed(app: App, store: Store, row: Job) -> dict[str, bool]:
     except HoldfastError:
         return {}  # its arguments do not fit: `holdfast check` says so
     return report.marks
-
-
-# The code
-
-
-def _files_of(app: App) -> list[Path]:
-    """Return the files of the app's code: those of its packages, and modules next to its own."""
-    functions = [job.function for job in app.entries.values()] + [call.function for call in app.calls.values()]
-    roots: set[Path] = set()
-    for name in {function.__module__ for function in functions}:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None or name.startswith("holdfast."):
-            continue
-        top = getattr(sys.modules.get(name.partition(".")[0]), "__path__", None)
-        roots |= {Path(folder) for folder in top} if top else {Path(file)}
-    files: set[Path] = set()
-    for root in roots:
-        files |= set(root.rglob("*.py")) if root.is_dir() else _beside(root)
-    return sorted(files)[:FILES_MAX]
-
-
-def _beside(file: Path) -> set[Path]:
-    """Return a file and the imported modules in its folder."""
-    imported = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    return {file} | {Path(other) for other in imported if other and Path(other).parent == file.parent}
-
-
-def find_uses(files: Iterable[Path]) -> dict[str, list[MarkUse]]:
-    """Find the places that ask for a mark, without running the code. A mark that is not a literal is not found."""
-    uses: dict[str, list[MarkUse]] = {}
-    for file in files:
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (OSError, SyntaxError, ValueError):
-            continue
-        for mark, line in _marks_in(tree):
-            uses.setdefault(mark, []).append(MarkUse(str(file), line))
-    return {mark: sorted(places) for mark, places in uses.items()}
-
-
-def _marks_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    functions, modules = set[str](), set[str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "holdfast":
-            functions |= {one.asname or one.name for one in node.names if one.name == "changed"}
-        elif isinstance(node, ast.Import):
-            modules |= {one.asname or one.name for one in node.names if one.name == "holdfast"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _is_changed(node.func, functions, modules):
-            values = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "mark")]
-            for value in values:
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield value.value, node.lineno
-
-
-def _is_changed(function: ast.expr, functions: set[str], modules: set[str]) -> bool:
-    if isinstance(function, ast.Name):
-        return function.id in functions
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr == "changed"
-        and isinstance(function.value, ast.Name)
-        and function.value.id in modules
-    )
