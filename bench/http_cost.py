@@ -172,6 +172,12 @@ def _add_changes(add: Callable[..., None], long: str, waiting: str) -> None:
     add("POST answer", "POST", f"{api}/runs/{waiting}/answer", b'{"answer":"accept","actor":"%b"}' % (b"a" * 200))
     add("POST verify", "POST", f"{api}/verify", b'{"run_id":"%b"}' % long.encode())
     add("POST purge", "POST", f"{api}/purge", b'{"older_than":"1s","limit":1000}')
+    add(
+        "POST builds/move",
+        "POST",
+        f"{api}/builds/move",
+        b'{"old":"1","new":"2","check":false,"actor":"%b"}' % (b"a" * 200),
+    )
     add("DELETE limits", "DELETE", f"{api}/limits/mail")
     for verb in ("pause", "resume"):
         add(f"POST limits {verb}", "POST", f"{api}/limits/mail/{verb}", b'{"actor":"a"}')

@@ -322,6 +322,25 @@ def test_the_current_build_is_the_one_of_the_newest_worker_that_takes_new_runs(s
     play(story())
 
 
+def test_the_runs_of_a_build_are_counted_exactly(shop: Shop) -> None:
+    """Also more than a page, and more than a listing of runs returns."""
+    many = 1203
+
+    async def story() -> None:
+        old = shop.app("1")
+        runs = await old.astart_many("pay", [{} for _ in range(many)])
+        await drain(old)
+        [one] = await old.abuilds()
+        assert (one.build, one.waiting, one.kept, one.oldest) == ("1", many, many, runs[0])
+        assert one.reason == f"{many} runs are kept for it, and no worker of it is alive"
+        assert (await old.amove_build("1", "2", check=False)).moved == many
+        [one, two] = await old.abuilds()
+        assert (one.build, one.waiting, one.kept) == ("1", many, 0)
+        assert (two.build, two.waiting, two.kept) == ("2", 0, many)
+
+    play(story())
+
+
 def test_a_pinned_job_and_a_draining_worker_need_a_build(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.build_id.found_build", lambda _: None)
 

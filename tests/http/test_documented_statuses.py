@@ -55,6 +55,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "verify": ("", {}),
     "purge": ("", {"older_than": "30d"}),
     "put_limits": ("", {"concurrency": 3}),
+    "move_build": ("", {"old": "1.4.1", "new": "1.4.2", "check": False}),
 }
 FILTERED = {"cancel_runs", "retry_runs", "signal_runs", "purge_runs"}  # a filter must be given
 # What a route answers beside its usual status and beside what every route refuses: the run, the body, the rest.
@@ -85,6 +86,9 @@ SPECIAL: dict[tuple[str, int], tuple[str, Any, dict[str, Any]]] = {
     ("purge", 200): ("", {"older_than": "30d", "limit": 1}, {}),
     ("purge", 202): ("", {"older_than": "30d"}, {"headers": KEY}),
     ("purge", 409): ("", {"older_than": "40d"}, {"headers": KEY}),
+    ("move_build", 202): ("", {"old": "1.4.1", "new": "1.4.2", "check": False}, {"headers": KEY}),
+    ("move_build", 404): ("", {"old": "1.3.0", "new": "1.4.2", "check": False}, {}),
+    ("move_build", 409): ("", {"old": "1.4.1", "new": "1.4.3", "check": False}, {"headers": KEY}),
     ("get_limits", 304): ("", None, {"headers": {"If-None-Match": "*"}}),
     ("put_limits", 412): ("", {"concurrency": 3}, {"headers": {"If-Match": '"other"'}}),
     ("delete_limits", 412): ("", None, {"headers": {"If-Match": '"other"'}}),
@@ -172,6 +176,7 @@ async def prepared(app: App) -> dict[str, str]:
     other = await app.astart("publish")
     await drain(app)
     misfit = await _misfit(app)
+    await _kept(app)
     await app.aset_limits(QueueLimits(queue="full", depth=1))
     await app.acreate(Creation(**HELLO, queue="full"))
     await app.acreate(Creation(**HELLO, idempotency_key="twice"))
@@ -181,6 +186,16 @@ async def prepared(app: App) -> dict[str, str]:
     planned = (await app.acreate(Creation(plugin_id="shop", entry_id="open", plan=plan))).record.run_id
     made = {"full": full, "planned": planned, "misfit": misfit}
     return {**runs, **made, **{name: run.id for name, run in later.items()}}
+
+
+async def _kept(app: App) -> None:
+    """Leave a job that is kept for a build."""
+    await app.astart("greet", "Kim")
+    greet = frozenset({("shop", "greet")})
+    claim = Claim(worker="m", entries=greet, queues=None, limit=1, lease_seconds=60, build="1.4.1", pins=greet)
+    ((held,),) = [answer.claimed for answer in await app.store().commit([claim])]
+    given_back = ("job_requeued", {"reason": "shutdown"})
+    await app.store().commit([Append(held.job.id, held.job.attempt, (given_back,))])
 
 
 async def _misfit(app: App) -> str:

@@ -45,6 +45,7 @@ BODIES: dict[str, Any] = {
     "grant": {"amounts": {"usd": 1}},
     "resolve": {"step": "charge", "answer": "done", "result": 1},
     "answer": {"answer": "accept"},
+    "move": {"old": "1", "new": "2"},
 }
 
 

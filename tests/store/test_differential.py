@@ -244,7 +244,22 @@ async def everything(store: Store) -> Any:
     counted = await store.window_counts(window)
     counts = counted.seen, counted.since, sorted(counted.waits, key=repr), counted.ends
     kept = await store.kept_builds(), [await store.kept_jobs(build) for build in "12"]
-    return rows, streams, inboxes, evidence, await store.workers(), exports, blobs, told, log, asking, counts, kept
+    needed = await store.build_counts(), await store.open_jobs("j3", 4)
+    return (
+        rows,
+        streams,
+        inboxes,
+        evidence,
+        await store.workers(),
+        exports,
+        blobs,
+        told,
+        log,
+        asking,
+        counts,
+        kept,
+        needed,
+    )
 
 
 def wrapped(command: Command, rng: random.Random, number: int) -> Command:

@@ -125,6 +125,23 @@ def test_jobs_that_are_kept_for_a_build_are_found_by_their_index_on_sqlite(on_sq
         }, plan
 
 
+@pytest.mark.parametrize("before", [None, "good-5"])
+def test_open_jobs_are_listed_by_the_index_of_their_status(on_sqlite: Explain, before: str | None) -> None:
+    plan = on_sqlite(READS.open_jobs(before, PAGE))
+    searches = [line for line in plan.splitlines() if "jobs" in line]
+    assert len(searches) == 3, plan
+    assert all("jobs_status (status=?" in line for line in searches), plan
+
+
+def test_open_jobs_are_counted_by_build_without_a_look_at_ended_ones(on_sqlite: Explain) -> None:
+    plan = on_sqlite((READS.build_counts, []))
+    assert [line.strip() for line in plan.splitlines() if " jobs" in line] == [
+        "SEARCH jobs USING INDEX jobs_status (status=?)",
+        "SCAN jobs USING INDEX jobs_running",
+        "SCAN jobs USING INDEX jobs_kept",
+    ], plan
+
+
 def test_the_past_runs_of_a_group_are_looked_for_among_past_runs_and_not_among_its_jobs(on_sqlite: Explain) -> None:
     plan = on_sqlite(READS.past_runs(RunFilter(group="good"), None, PAGE))
     first, second, *_ = plan.splitlines()

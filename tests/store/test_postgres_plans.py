@@ -181,6 +181,11 @@ def test_jobs_that_are_kept_for_a_build_are_found_by_their_index(schema: str) ->
         assert {index for _, index in _scans(_plan(sql, values))} <= {"jobs_kept"}
 
 
+def test_open_jobs_are_listed_by_the_index_of_their_status(schema: str) -> None:
+    for before in (None, "good-5"):
+        assert {index for _, index in _scans(_plan(*Statements(schema).reads.open_jobs(before, 5)))} == {"jobs_open"}
+
+
 def test_what_was_asked_of_a_workers_jobs_is_found_by_an_index(schema: str) -> None:
     plan = _plan(Statements(schema).reads.requests_for, ("w",))
 

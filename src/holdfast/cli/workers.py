@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import Where, json_option, open_client, reader, show_result, url_option, where_options
+from holdfast.cli.operate import actor_of, actor_option
+from holdfast.cli.options import Where, json_option, open_client, reader, show_result, where_options
 from holdfast.cli.terminal_text import echo
 from holdfast.cli.text_table import lasted, show_table
 
 if TYPE_CHECKING:
+    from holdfast.client.interface import Client
     from holdfast.client.overview.mark_uses import MarkUse
     from holdfast.client.overview.marked_changes import Change
     from holdfast.client.worker_status import WorkerStatus
@@ -171,30 +173,24 @@ def builds(ctx: click.Context, where: Where, as_json: bool) -> None:
 @click.argument("new")
 @click.argument("target", required=False)
 @click.option("--unchecked", is_flag=True, help="Move the runs without a check. A run that does not fit asks later.")
-@click.option("--actor", help="Your name, to record with the move.  [default: cli]")
-@url_option
+@actor_option
+@where_options
 @json_option
 def move_runs(
-    old: str, new: str, target: str | None, *, unchecked: bool, actor: str | None, url: str | None, as_json: bool
+    old: str, new: str, target: str | None, *, unchecked: bool, actor: str | None, where: Where, as_json: bool
 ) -> None:
     """Move the runs that are kept for the build OLD to the build NEW.
 
     TARGET is the file or module with the code of NEW. Each run is replayed through it first, which calls nothing. If a
-    run does not fit, none is moved, and the exit code is 1. An unknown OLD has the exit code 3.
+    run does not fit, none is moved, and the exit code is 1. An unknown OLD has the exit code 3. With --server, the
+    server replays the runs through its own code, which must be that of NEW.
     """
     import sys
 
-    from holdfast.cli.options import local_app
-    from holdfast.cli.target import load
-
-    if target is None and not unchecked:
+    if where.server is None and target is None and not unchecked:
         raise click.UsageError("name the code of the new build as TARGET, or give --unchecked")
-    app = load(target, url) if target is not None else local_app(url)
-    if target is not None and app.build not in {None, new}:
-        raise click.UsageError(
-            f"{target} is build {app.build}, not {new}: set HOLDFAST_BUILD, or name the code of {new}"
-        )
-    done = app.move_build(old, new, actor=actor or "cli", check=not unchecked)
+    client = _mover(where, target, new)
+    done = client.move_build(old, new, actor=actor_of(where, actor), check=not unchecked)
     lines = [
         f"{one.run_id} does not fit: {'; '.join(one.reasons)}{f' ({one.line})' if one.line else ''}"
         for one in done.misfits
@@ -205,6 +201,22 @@ def move_runs(
         text=lambda: "\n".join(lines or [_moved(done.moved, old, new)]),
     )
     sys.exit(1 if done.misfits else 0)
+
+
+def _mover(where: Where, target: str | None, new: str) -> Client:
+    """Return the client that moves runs: the app with the code of the new build, or a server."""
+    from holdfast.cli.target import load
+
+    if target is None:
+        return open_client(where)
+    if where.server is not None:
+        raise click.UsageError("leave TARGET out with --server: the server uses its own code")
+    app = load(target, where.url)
+    if app.build not in {None, new}:
+        raise click.UsageError(
+            f"{target} is build {app.build}, not {new}: set HOLDFAST_BUILD, or name the code of {new}"
+        )
+    return app
 
 
 def _moved(number: int, old: str, new: str) -> str:

@@ -439,23 +439,10 @@ class App(Planning, Client):
         return await read_builds(self._store())
 
     async def amove_build(self, old: str, new: str, *, actor: str | None = None, check: bool = True) -> BuildMove:
-        """Move the runs that are kept for a build to another one.
-
-        Args:
-            old: The build that the runs are kept for.
-            new: The build whose workers may run them then.
-            actor: The name of the operator or program that decided.
-            check: Replay each run through the code of this app first. This calls nothing. If a run does not fit, none
-                is moved.
-
-        Raises:
-            InvalidArguments: Both builds are the same, or `new` is not the name of a build. Nothing was moved.
-            UnknownBuild: No worker and no run has the build `old`.
-        """
         return await move_build(self, self._store(), old, new, actor, check=check)
 
-    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
-        return await read_changes(self, self._store(), limit, REPLAYS_MAX if replay else 0)
+    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True, before: str | None = None) -> Changes:
+        return await read_changes(self, self._store(), limit, REPLAYS_MAX if replay else 0, before)
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         record = await self.aget(run_id)
@@ -714,10 +701,6 @@ class App(Planning, Client):
         return record if record is not None else answer.record()
 
     # The blocking form of what only an app can do
-
-    def move_build(self, old: str, new: str, *, actor: str | None = None, check: bool = True) -> BuildMove:
-        """Move the runs that are kept for a build to another one. See `amove_build`."""
-        return self.block(self.amove_build(old, new, actor=actor, check=check))
 
     def start(self, job: JobFunction[..., Any] | str, *args: Any, connection: Any = None, **kwargs: Any) -> RunHandle:
         """Start a run of a job. When this returns, the run is durable.

@@ -1,4 +1,4 @@
-"""Built-in jobs: `holdfast.verify` and `holdfast.purge`, which go through a whole store in small recorded steps.
+"""Built-in jobs: `holdfast.verify`, `holdfast.purge` and `holdfast.move`, which go through a store in recorded steps.
 
 They are jobs like any other: they show progress, can be canceled and paused, and their result is the report. A step
 checks or removes for about a second, so a crash repeats no more than that. A server executes them; see
@@ -17,6 +17,7 @@ from holdfast.authoring.functions import Backoff
 from holdfast.authoring.job_api import external_key
 from holdfast.authoring.reports import progress
 from holdfast.client.app import App
+from holdfast.client.overview.builds import MISFITS_MAX, MovePart, RunMisfit, check_move, movable, move_jobs
 from holdfast.client.retention import BATCH, remove_jobs, states_of
 from holdfast.client.verify import violations_of
 from holdfast.client.views import Created, Creation, RunFilter
@@ -55,6 +56,7 @@ class BuiltinJobs(App):
         super().__init__(BUILTIN, app.url, config=config)
         _declare_verify(self)
         _declare_purge(self)
+        _declare_move(self)
 
     async def start_verify(self, group: str | None, key: str | None, trace_id: str | None) -> Created:
         """Create a run that checks the histories of a group, or all of them."""
@@ -80,6 +82,24 @@ class BuiltinJobs(App):
             "actor": actor,
         }
         return await self._create("purge", arguments, key, trace_id)
+
+    async def start_move(
+        self, old: str, new: str, *, check: bool, actor: str, key: str | None, trace_id: str | None
+    ) -> Created:
+        """Create a run that moves the runs of a build to another one.
+
+        Raises:
+            InvalidArguments, UnknownBuild: as for `check_move`.
+        """
+        arguments = {"old": old, "new": new, "check": check, "actor": actor, "group": None}
+        if not await self._is_repeat("move", key):
+            await check_move(self._app, self._store(), old, new, check=check)
+        return await self._create("move", arguments, key, trace_id)
+
+    async def _is_repeat(self, entry: str, key: str | None) -> bool:
+        """Return whether a run with this key exists. What it asked for may be done by now."""
+        where = RunFilter(plugin_id=BUILTIN, entry_id=entry, idempotency_key=key, attributes=dict(MARK))
+        return key is not None and bool(await self._store().records(where, 1))
 
     async def _create(self, entry: str, arguments: dict[str, Any], key: str | None, trace_id: str | None) -> Created:
         creation = Creation(
@@ -115,6 +135,11 @@ class BuiltinJobs(App):
     async def remove(self, command: Once) -> int:
         """Remove one batch of jobs, and return their number."""
         return len(await remove_jobs(self._store(), self._outside(), command))
+
+    @property
+    def code(self) -> App:
+        """The app whose store these jobs use, with the code of its jobs."""
+        return self._app
 
     def is_current(self, store: Store) -> bool:
         """Return whether the app still uses this store."""
@@ -250,6 +275,37 @@ def _declare_purge(jobs: BuiltinJobs) -> None:
                 message=f"{removed:,} runs removed",
             )
         return {"removed": removed}
+
+
+def _declare_move(jobs: BuiltinJobs) -> None:
+    @jobs.step(backoff=RETRY)
+    async def check_runs(old: str, after: str | None, *, check: bool) -> MovePart:
+        """Check the next runs of a build against the code of the server. This calls nothing."""
+        return await movable(jobs.code, jobs.store(), old, after, check=check)
+
+    @jobs.step(backoff=RETRY)
+    async def move_runs(names: list[str], old: str, new: str, actor: str) -> int:
+        """Move runs; a step that runs again moves no others."""
+        return await move_jobs(jobs.store(), names, old, new, actor)
+
+    @jobs.job(queue=QUEUE)
+    async def move(old: str, new: str, *, check: bool, actor: str, group: str | None = None) -> dict[str, Any]:
+        """Move the runs that are kept for a build to another one, if all of them fit."""
+        del group
+        parts: list[MovePart] = []
+        misfits: list[RunMisfit] = []
+        while (not parts or parts[-1].next is not None) and len(misfits) < MISFITS_MAX:
+            parts.append(await check_runs(old, parts[-1].next if parts else None, check=check))
+            misfits += parts[-1].misfits
+            checked = sum(len(part.jobs) for part in parts)
+            progress(stage="checking", step=checked, message=f"{checked:,} runs checked, {len(misfits):,} do not fit")
+        moved, total = 0, sum(len(part.jobs) for part in parts)
+        for part in parts if not misfits else []:
+            moved += await move_runs(part.jobs, old, new, actor) if part.jobs else 0
+            progress(
+                moved / (total or 1), stage="moving", step=moved, step_total=total, message=f"{moved:,} runs moved"
+            )
+        return {"moved": moved, "misfits": [msgspec.to_builtins(misfit) for misfit in misfits]}
 
 
 async def _ended_of_group(

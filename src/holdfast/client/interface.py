@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.authoring.conductor import conductor
 from holdfast.client.bulk import BULK_MAX, CANCEL_STATUSES, RETRY_STATUSES, BulkResult, apply_to_runs, one_by_one
-from holdfast.client.overview.builds import BuildStatus
+from holdfast.client.overview.builds import BuildMove, BuildStatus
 from holdfast.client.overview.family import Family
 from holdfast.client.overview.marked_changes import RUNS_MAX, Changes
 from holdfast.client.overview.plan_view import PlanView
@@ -229,15 +229,33 @@ class Client(ABC):
         """List the builds of live workers and of runs that have not ended, with what still needs each."""
 
     @abstractmethod
-    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
+    async def amove_build(self, old: str, new: str, *, actor: str | None = None, check: bool = True) -> BuildMove:
+        """Move the runs that are kept for a build to another one.
+
+        Args:
+            old: The build that the runs are kept for.
+            new: The build whose workers may run them then.
+            actor: The name of the operator or program that decided.
+            check: Replay each run through the code of this app first. This calls nothing. If a run does not fit, none
+                is moved. A server replays them through its own code, in a run of the built-in job `holdfast.move`.
+
+        Raises:
+            InvalidArguments: Both builds are the same, `new` is not the name of a build, or the code that would check
+                the runs is of another build. Nothing was moved.
+            UnknownBuild: No worker and no run has the build `old`.
+        """
+
+    @abstractmethod
+    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True, before: str | None = None) -> Changes:
         """List the marked changes of job code, `changed`, with the runs on each side, and when a side can be removed.
 
         The code of this app is parsed for uses of each mark. A run that has recorded no side is replayed through it, up
         to 500 of them. This calls no step and no tool. A server replays nothing, and counts these runs as unknown.
 
         Args:
-            limit: Maximum number of runs to look at. They have not ended.
+            limit: Maximum number of runs to look at, newest first. They have not ended.
             replay: Whether to replay runs that have recorded no side.
+            before: `next` of an earlier result, to count the runs after it.
         """
 
     @abstractmethod
@@ -574,6 +592,7 @@ class Client(ABC):
     family = blocking(afamily)
     inbox = blocking(ainbox)
     builds = blocking(abuilds)
+    move_build = blocking(amove_build)
     changes = blocking(achanges)
     answer = blocking(aanswer)
     series = blocking(aseries)

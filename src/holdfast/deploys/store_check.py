@@ -25,11 +25,10 @@ from holdfast.client.app import App
 from holdfast.client.store_url import open_reader
 from holdfast.deploys.run_check import RunCheck, check_run
 from holdfast.engine.replay_report import Verdict
-from holdfast.machines import Event, JobState, RunStatus
+from holdfast.machines import Event, RunStatus
 from holdfast.machines.keys import BUILTIN
 from holdfast.store.run_queries import RunFilter
 
-LIVE = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
 ENDED = (RunStatus.SUCCEEDED, RunStatus.FAILED)  # by their code, most of them
 PAGE = 500  # rows that are listed at once
 CHUNK = 100  # runs that a process takes at once; it checks them side by side, because some code waits
@@ -103,17 +102,16 @@ async def listed(
 ) -> AsyncIterator[str]:
     """Yield the jobs to check, a page at a time."""
     plugins = {plugin for plugin, _ in app.entries if plugin != BUILTIN}
-    for state in LIVE:
-        before: str | None = None
-        while page := await reader.jobs(state=state, before=before, limit=PAGE):
-            before = page[-1].id
-            for row in page:
-                if row.plugin not in plugins:
-                    findings.elsewhere += row.plugin != BUILTIN
-                elif since is not None and not since.has_changed(row.id, row.updated_at):
-                    findings.unchanged += 1
-                else:
-                    yield row.id
+    before: str | None = None
+    while page := await reader.open_jobs(before, PAGE):
+        before = page[-1].id
+        for row in page:
+            if row.plugin not in plugins:
+                findings.elsewhere += row.plugin != BUILTIN
+            elif since is not None and not since.has_changed(row.id, row.updated_at):
+                findings.unchanged += 1
+            else:
+                yield row.id
     for plugin, entry in [name for name in app.entries if name[0] != BUILTIN] if sample else []:
         ended = RunFilter(plugin_id=plugin, entry_id=entry, status=tuple(map(str, ENDED)), newest=True)
         for record in await reader.records(ended, sample):

@@ -32,7 +32,7 @@ from holdfast.http.request_limits import Limits, check_request, heads_of
 from holdfast.http.response import Answer
 from holdfast.http.route import Operation
 from holdfast.http.routes import routes
-from holdfast.http.shared_series import SharedSeries
+from holdfast.http.shared_reads import SharedReads
 from holdfast.http.streams import Hub
 from holdfast.http.tokens import Keyring
 from holdfast.http.tokens import Scope as Needed
@@ -66,7 +66,7 @@ class Service(Starlette):
         self.limits = limits or Limits()
         self.guard = Guard(keys, hosts)
         self.hub = Hub(client, self.limits)
-        self.series = SharedSeries(client)
+        self.shared = SharedReads(client)
         self.metrics = Metrics()
         self.connections: Connections | None = None  # of Holdfast's own server
         self.readiness = Readiness(client, workers)

@@ -201,6 +201,11 @@ def _deploys() -> list[Operation]:
             "List the builds of the code, with what still needs each.", {200: Many(BuildStatus)}
         ),
         Operation(
+            "POST", f"{API}/builds/move", OPERATE, NEVER, operations.move_build,
+            "Move the runs that are kept for a build to another one. This starts a run of `holdfast.move`.",
+            {202: RunRecord}, takes=operations.Move, refuses=(404, 409), example={"old": "1.4.1", "new": "1.4.2"},
+        ),
+        Operation(
             "GET", f"{API}/changes", READ, NEVER, overview.list_changes,
             "List the marked changes of job code, with the runs on each side.", {200: Changes}, query=overview.CHANGES,
         ),

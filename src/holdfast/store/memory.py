@@ -36,6 +36,7 @@ from holdfast.store.limits import (
 from holdfast.store.request_keys import KEPT_SECONDS, KeepAnswer, Requests
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, PastEvent, Signal, WorkerCard
 from holdfast.store.run_queries import (
+    BuildCounts,
     Counts,
     ExportRow,
     IndexEntries,
@@ -45,6 +46,7 @@ from holdfast.store.run_queries import (
     WaitCount,
     Window,
     WindowCounts,
+    build_counts_of,
     counts_of,
     expected_index_entries,
     marks_in,
@@ -180,6 +182,27 @@ class MemoryStore:
         """List the jobs that are kept for a build."""
         kept = (job for name, job in sorted(self._jobs.items()) if job.kept_for == build and name > (after or ""))
         return [job for job in kept if job.state not in TERMINAL_JOB_STATES][:limit]
+
+    @_alone
+    async def build_counts(self) -> BuildCounts:
+        """Count the open jobs by the build that they need."""
+        rows: dict[tuple[str, str | None], tuple[int, str]] = {}
+        for name, job in sorted(self._jobs.items()):
+            if job.state in TERMINAL_JOB_STATES:
+                continue
+            is_running = job.state is JobState.RUNNING
+            worker = job.lease.worker if job.lease is not None else None
+            kinds = [("running", worker) if is_running else ("waiting", job.course.build)]
+            for kind in [*kinds, ("kept", job.kept_for)]:
+                number, oldest = rows.get(kind, (0, name))
+                rows[kind] = (number + 1, oldest)
+        return build_counts_of((*kind, *counted) for kind, counted in rows.items())
+
+    @_alone
+    async def open_jobs(self, before: str | None = None, limit: int = 100) -> list[Job]:
+        """List the jobs that have not ended."""
+        chosen = (job for name, job in sorted(self._jobs.items(), reverse=True) if before is None or name < before)
+        return [job for job in chosen if job.state not in TERMINAL_JOB_STATES][:limit]
 
     @_alone
     async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:

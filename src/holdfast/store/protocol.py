@@ -19,6 +19,7 @@ from holdfast.store.commands import Command, Leases
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.run_queries import (
+    BuildCounts,
     Counts,
     ExportRow,
     IndexEntries,
@@ -104,6 +105,17 @@ class Store(Protocol):
 
     async def kept_jobs(self, build: str, after: str | None = None, limit: int = 100) -> list[Job]:
         """List the jobs that have not ended and are kept for a build, oldest first by id, from after the given id."""
+        ...
+
+    async def build_counts(self) -> BuildCounts:
+        """Count the jobs that have not ended by the build of the code that they need. It reads all their rows."""
+        ...
+
+    async def open_jobs(self, before: str | None = None, limit: int = 100) -> list[Job]:
+        """List the jobs that have not ended by id, newest first, from before the given id; cheap if many have ended.
+
+        A job keeps its place in this list until it ends. So a walk through it sees each job that is open all the time.
+        """
         ...
 
     async def marks(self, jobs: Sequence[str]) -> dict[str, dict[str, bool]]:

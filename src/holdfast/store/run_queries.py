@@ -73,6 +73,20 @@ class Counts(msgspec.Struct, frozen=True):
     oldest_due: float | None
 
 
+class BuildCounts(msgspec.Struct, frozen=True):
+    """How many open jobs need which build of the code.
+
+    Attributes:
+        waiting: Jobs that wait or are queued, by the build that ran them last. Jobs without a build are left out.
+        running: Jobs that run, by the name of the worker that holds them.
+        kept: Jobs that only workers of one build may run, by that build, each with the oldest of them.
+    """
+
+    waiting: dict[str, int]
+    running: dict[str, int]
+    kept: dict[str, tuple[int, str]]
+
+
 class RecordCounts(msgspec.Struct, frozen=True):
     """How many runs match a filter, by status, among the jobs that were looked at.
 
@@ -224,6 +238,18 @@ def as_projected(record: RunRecord | None) -> RunRecord | None:
 def merged(records: list[tuple[RunCursor, RunRecord]], limit: int, *, oldest_first: bool = False) -> list[RunRecord]:
     """Merge newest and earlier runs in the order of the listing."""
     return [record for _, record in sorted(records, key=lambda placed: placed[0], reverse=not oldest_first)[:limit]]
+
+
+def build_counts_of(rows: Iterable[Any]) -> BuildCounts:
+    """Return the counts from rows: a kind, a name, a number and the oldest job."""
+    counts = BuildCounts({}, {}, {})
+    for kind, name, number, oldest in rows:
+        if name is not None:
+            if kind == "kept":
+                counts.kept[name] = (number, oldest)
+            else:
+                (counts.waiting if kind == "waiting" else counts.running)[name] = number
+    return counts
 
 
 def counts_of(runs: list[Any], queues: list[Any], oldest: float | None) -> Counts:

@@ -8,8 +8,9 @@ An operator's retry releases it if no worker of its build is alive.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from holdfast.client.app import App
 
 PAGE = 500
-KEPT_MAX = 1000  # runs of a build that a listing counts; a server lists them, too, and must not be held up
-LIVE_MAX = 1000  # runs in each state that a listing looks at
+CHECK_SECONDS = 1.0  # after which a part of a check ends
+MISFITS_MAX = 1000  # after which a check of a move ends: nothing is moved then
 
 
 def live_cards(cards: Iterable[WorkerCard], now: float) -> list[WorkerCard]:
@@ -92,10 +93,10 @@ class BuildStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         build: its name.
         workers: number of its live workers.
-        running: number of runs that its workers run now, among the newest 1,000 that run.
-        waiting: number of runs that wait or are queued, and that its workers ran last, among the newest 1,000 that
-            wait and 1,000 that are queued. Any build may go on with those that are not kept.
-        kept: number of runs that have not ended and that only its workers may run; 1,000 at most.
+        running: number of runs that its workers run now.
+        waiting: number of runs that wait or are queued, and that its workers ran last. Any build may go on with those
+            that are not kept.
+        kept: number of runs that have not ended and that only its workers may run.
         oldest: the oldest of these.
         oldest_at: when that run was created.
         current: whether it takes new runs: the live worker that started last, and is not draining, has this build.
@@ -123,8 +124,19 @@ class RunMisfit(msgspec.Struct, frozen=True):
     line: str | None = None
 
 
+class MovePart(msgspec.Struct, frozen=True):
+    """Jobs that are kept for a build, those of them that do not fit, and the last one; None after the last."""
+
+    jobs: list[str]
+    misfits: list[RunMisfit]
+    next: str | None
+
+
 class BuildMove(msgspec.Struct, frozen=True):
-    """The result of a move: how many runs were moved, and the runs that do not fit. If there are any, none is moved."""
+    """The result of a move: how many runs were moved, and the runs that do not fit. If there are any, none is moved.
+
+    The check ends when it has found 1,000 of them.
+    """
 
     moved: int
     misfits: list[RunMisfit]
@@ -134,19 +146,22 @@ async def read_builds(store: Store) -> list[BuildStatus]:
     """List the builds that live workers have, that runs are kept for, or that ran runs which have not ended."""
     cards = {card.name: card for card in await store.workers()}
     alive = live_cards(cards.values(), await store.now())
-    leases = [row.lease for row in await _live_jobs(store, JobState.RUNNING) if row.lease is not None]
-    running = _count(cards[lease.worker].build for lease in leases if lease.worker in cards)
-    waiting = Counter[str]()
-    for state in (JobState.WAITING, JobState.QUEUED):
-        waiting += _count(row.course.build for row in await _live_jobs(store, state))
-    workers, current = _count(card.build for card in alive), _current(alive)
-    return [
-        _status(
-            build, workers[build], running[build], waiting[build], await kept_jobs(store, build, KEPT_MAX),
-            is_current=build == current,
-        )
-        for build in sorted({*workers, *running, *waiting, *await store.kept_builds()})
-    ]  # fmt: skip
+    counts = await store.build_counts()
+    workers, current = Counter(card.build for card in alive if card.build is not None), _current(alive)
+    running = Counter[str]()
+    for worker, number in counts.running.items():
+        build = cards[worker].build if worker in cards else None
+        running += {build: number} if build is not None else {}
+    statuses = []
+    for build in sorted({*workers, *running, *counts.waiting, *counts.kept}):
+        kept, oldest = counts.kept.get(build, (0, None))
+        statuses.append(
+            _status(
+                build, workers[build], running[build], counts.waiting.get(build, 0), kept,
+                await store.get(oldest) if oldest is not None else None, is_current=build == current,
+            )
+        )  # fmt: skip
+    return statuses
 
 
 def _current(alive: Iterable[WorkerCard]) -> str | None:
@@ -155,25 +170,12 @@ def _current(alive: Iterable[WorkerCard]) -> str | None:
     return max(takers, key=lambda card: (card.started_at, card.build)).build if takers else None
 
 
-async def _live_jobs(store: Store, state: JobState) -> list[Job]:
-    """Read the newest jobs in a state."""
-    rows: list[Job] = []
-    while len(rows) < LIVE_MAX:
-        page = await store.jobs(state=state, before=rows[-1].id if rows else None, limit=PAGE)
-        if not page:
-            break
-        rows += page
-    return rows
-
-
-def _count(builds: Iterable[str | None]) -> Counter[str]:
-    return Counter(build for build in builds if build is not None)
-
-
-def _status(build: str, workers: int, running: int, waiting: int, kept: list[Job], *, is_current: bool) -> BuildStatus:
+def _status(
+    build: str, workers: int, running: int, waiting: int, kept: int, oldest: Job | None, *, is_current: bool
+) -> BuildStatus:
     reasons = []
     if kept:
-        many = "1 run is" if len(kept) == 1 else f"{len(kept)}{'+' if len(kept) >= KEPT_MAX else ''} runs are"
+        many = "1 run is" if kept == 1 else f"{kept} runs are"
         reasons.append(f"{many} kept for it{'' if workers else ', and no worker of it is alive'}")
     if running:
         reasons.append("1 run is under way" if running == 1 else f"{running} runs are under way")
@@ -184,20 +186,20 @@ def _status(build: str, workers: int, running: int, waiting: int, kept: list[Job
         workers=workers,
         running=running,
         waiting=waiting,
-        kept=len(kept),
-        oldest=run_name(kept[0].id, kept[0].run) if kept else None,
-        oldest_at=kept[0].created_at if kept else None,
+        kept=kept,
+        oldest=run_name(oldest.id, oldest.run) if oldest is not None else None,
+        oldest_at=oldest.created_at if oldest is not None else None,
         current=is_current,
         drained=not reasons,
         reason="; ".join(reasons) or None,
     )
 
 
-async def move_build(app: App, store: Store, old: str, new: str, actor: str | None, *, check: bool) -> BuildMove:
-    """Move the runs that are kept for a build to another one, if they fit the code of the app.
+async def check_move(app: App, store: Store, old: str, new: str, *, check: bool) -> None:
+    """Refuse a move that cannot be meant.
 
     Raises:
-        InvalidArguments: both builds are the same, or `new` is not the name of a build.
+        InvalidArguments: both builds are the same, `new` is not the name of a build, or the app has other code.
         UnknownBuild: nothing has or needs the old build.
     """
     if old == new:
@@ -206,23 +208,56 @@ async def move_build(app: App, store: Store, old: str, new: str, actor: str | No
         check_build(new)
     except InvalidSetting as error:
         raise InvalidArguments("new", error.reason) from error
-    rows = await kept_jobs(store, old)
-    if not rows and old not in (known := [status.build for status in await read_builds(store)]):
-        raise UnknownBuild(old, known)
+    if check and app.build not in {None, new}:
+        cure = f"use the code of {new}, or move the runs without a check"
+        raise InvalidArguments("new", f"the code that would check the runs is build {app.build}, not {new}: {cure}")
+    if not await store.kept_jobs(old, None, 1):
+        known = [status.build for status in await read_builds(store)]
+        if old not in known:
+            raise UnknownBuild(old, known)
+
+
+async def move_build(app: App, store: Store, old: str, new: str, actor: str | None, *, check: bool) -> BuildMove:
+    """Move the runs that are kept for a build to another one, if all of them fit the code of the app.
+
+    Raises:
+        InvalidArguments, UnknownBuild: as for `check_move`.
+    """
+    await check_move(app, store, old, new, check=check)
+    jobs: list[str] = []
     misfits: list[RunMisfit] = []
-    for row in rows if check else []:
-        misfit = await _misfit(app, store, row)
-        misfits += [misfit] if misfit is not None else []
+    part: MovePart | None = None
+    while part is None or (part.next is not None and len(misfits) < MISFITS_MAX):
+        part = await movable(app, store, old, part.next if part is not None else None, check=check)
+        jobs += part.jobs
+        misfits += part.misfits
     if misfits:
         return BuildMove(0, misfits)
     moved = 0
-    for first in range(0, len(rows), PAGE):
-        moves = [Keep(row.id, old, new, actor) for row in rows[first : first + PAGE]]
-        answers = await store.commit(
-            [audited(move, "move", move.job, actor, {"from": old, "to": new}) for move in moves]
-        )
-        moved += sum(isinstance(answer, Job) and answer.kept_for == new for answer in answers)
+    for first in range(0, len(jobs), PAGE):
+        moved += await move_jobs(store, jobs[first : first + PAGE], old, new, actor)
     return BuildMove(moved, [])
+
+
+async def movable(app: App, store: Store, old: str, after: str | None, *, check: bool) -> MovePart:
+    """Check the next runs that are kept for a build, for about a second."""
+    end = time.monotonic() + CHECK_SECONDS
+    part = MovePart([], [], None)
+    for row in await store.kept_jobs(old, after, PAGE):
+        misfit = await _misfit(app, store, row) if check else None
+        if misfit is not None:
+            part.misfits.append(misfit)
+        part.jobs.append(row.id)
+        if time.monotonic() >= end:
+            break
+    return msgspec.structs.replace(part, next=part.jobs[-1] if part.jobs else None)
+
+
+async def move_jobs(store: Store, jobs: Sequence[str], old: str, new: str, actor: str | None) -> int:
+    """Move jobs to another build. One that is no longer kept for the old build stays as it is."""
+    moves = [Keep(job, old, new, actor) for job in jobs]
+    answers = await store.commit([audited(move, "move", move.job, actor, {"from": old, "to": new}) for move in moves])
+    return sum(isinstance(answer, Job) and answer.kept_for == new for answer in answers)
 
 
 async def _misfit(app: App, store: Store, row: Job) -> RunMisfit | None:

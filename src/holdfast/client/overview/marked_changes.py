@@ -18,17 +18,15 @@ import msgspec
 from holdfast.client.overview.mark_uses import MarkUse, uses_of
 from holdfast.client.verify import check_replay
 from holdfast.errors import HoldfastError
-from holdfast.machines import JobState
 from holdfast.machines.run_projection import run_name
 from holdfast.store import Job, Store
 
 if TYPE_CHECKING:
     from holdfast.client.app import App
 
-RUNS_MAX = 10_000  # runs that are looked at, the newest of each state first
+RUNS_MAX = 10_000  # runs that are looked at, the newest first
 REPLAYS_MAX = 500  # of those, runs without a record that are replayed
 PAGE = 500
-LIVE = (JobState.WAITING, JobState.QUEUED, JobState.RUNNING)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +58,14 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
         changes: one for each mark.
         runs: number of runs that were looked at. They have not ended.
         complete: whether these are all. Otherwise no mark counts as removable.
+        next: the last run that was looked at, to go on from; None if there are no more.
         unread: where the code asks for a mark that cannot be read from it. Such a mark is listed once a run records it.
     """
 
     changes: list[Change]
     runs: int
     complete: bool
+    next: str | None = None
     unread: list[MarkUse] = []
 
 
@@ -82,31 +82,50 @@ class _Tally:
             self.oldest[mark] = min(self.oldest.get(mark, run), run)
 
 
-async def read_changes(app: App, store: Store, limit: int, replays: int) -> Changes:
-    """Count the runs on each side of each change, looking at `limit` runs and replaying `replays` at most."""
+async def read_changes(app: App, store: Store, limit: int, replays: int, before: str | None = None) -> Changes:
+    """Count the runs on each side of each change, looking at `limit` runs and replaying `replays` at most.
+
+    The newest runs come first, from before the given job. A job keeps its place in the walk until it ends, so a run
+    that moves on meanwhile is neither missed nor counted twice.
+    """
     uses, unread = await asyncio.to_thread(uses_of, app)
-    tally, looked_at, complete = _Tally(), 0, True
+    tally, looked_at, left = _Tally(), 0, True
     for mark in uses:
         tally.sides[mark] = [0, 0, 0]
-    for state in LIVE:
-        before: str | None = None
-        while True:
-            rows = await store.jobs(state=state, before=before, limit=min(PAGE, limit - looked_at + 1))
-            if looked_at + len(rows) > limit:
-                rows, complete = rows[: limit - looked_at], False
-            looked_at += len(rows)
-            replays = await _count(app, store, rows, uses.keys(), tally, replays)
-            if len(rows) < PAGE or not complete:
-                break
-            before = rows[-1].id
+    while left and looked_at < limit:
+        size = min(PAGE, limit - looked_at)
+        rows = await store.open_jobs(before, size + 1)
+        rows, left = rows[:size], len(rows) > size
+        looked_at += len(rows)
+        before = rows[-1].id if rows else None
+        replays = await _count(app, store, rows, uses.keys(), tally, replays)
     changes = [
         Change(
             mark=mark, old=old, new=new, unknown=unknown, oldest=tally.oldest.get(mark), uses=uses.get(mark, []),
-            removable=complete and mark in uses and not old and not unknown,
+            removable=not left and mark in uses and not old and not unknown,
         )
         for mark, (old, new, unknown) in sorted(tally.sides.items())
     ]  # fmt: skip
-    return Changes(changes=changes, runs=looked_at, complete=complete, unread=unread)
+    return Changes(changes=changes, runs=looked_at, complete=not left, unread=unread, next=before if left else None)
+
+
+def joined(first: Changes, second: Changes) -> Changes:
+    """Return the sum of two parts of a walk, of which the second one follows the first."""
+    parts: dict[str, list[Change]] = {}
+    for change in [*first.changes, *second.changes]:
+        parts.setdefault(change.mark, []).append(change)
+    changes = [
+        msgspec.structs.replace(
+            same[0],
+            old=(old := sum(one.old for one in same)),
+            new=sum(one.new for one in same),
+            unknown=(unknown := sum(one.unknown for one in same)),
+            oldest=min((one.oldest for one in same if one.oldest is not None), default=None),
+            removable=second.complete and bool(same[0].uses) and not old and not unknown,
+        )
+        for _, same in sorted(parts.items())
+    ]
+    return msgspec.structs.replace(second, changes=changes, runs=first.runs + second.runs)
 
 
 async def _count(app: App, store: Store, rows: list[Job], used: Iterable[str], tally: _Tally, replays: int) -> int:

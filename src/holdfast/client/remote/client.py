@@ -20,9 +20,9 @@ from holdfast.authoring.signature import checked_payload as kept
 from holdfast.authoring.signature import payload_for_server
 from holdfast.client.bulk import BULK_MAX, BulkResult
 from holdfast.client.interface import Client, blocking
-from holdfast.client.overview.builds import BuildStatus
+from holdfast.client.overview.builds import BuildMove, BuildStatus
 from holdfast.client.overview.family import Family
-from holdfast.client.overview.marked_changes import RUNS_MAX, Changes
+from holdfast.client.overview.marked_changes import RUNS_MAX, Changes, joined
 from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import MINUTES, Series
@@ -264,10 +264,25 @@ class RemoteClient(Client):
     async def abuilds(self) -> builtins.list[BuildStatus]:
         return await self._items("/builds", BuildStatus)
 
-    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True) -> Changes:
+    async def amove_build(self, old: str, new: str, *, actor: str | None = None, check: bool = True) -> BuildMove:
+        """Move the runs of a build, in a run of the built-in job `holdfast.move`. This waits for its end.
+
+        See `Client.amove_build`.
+        """
+        body = _without_none(old=old, new=new, actor=actor, check=check)
+        return msgspec.convert(await self._built_in("/builds/move", body, None), BuildMove)
+
+    async def achanges(self, *, limit: int = RUNS_MAX, replay: bool = True, before: str | None = None) -> Changes:
         """List the marked changes of the server's code, without replays. See `Client.achanges`."""
         del replay
-        return await self._get(f"/changes?{urlencode({'limit': limit})}", Changes, "")
+        counted: Changes | None = None
+        while True:
+            left = min(RUNS_MAX, limit - counted.runs if counted is not None else limit)
+            query = urlencode(_without_none(limit=left, cursor=counted.next if counted is not None else before))
+            page = await self._get(f"/changes?{query}", Changes, "")
+            counted = page if counted is None else joined(counted, page)
+            if counted.next is None or counted.runs >= limit:
+                return counted
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
         return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)

@@ -93,6 +93,19 @@ class MisfitAnswer(msgspec.Struct, forbid_unknown_fields=True):
     actor: Name | None = None
 
 
+class Move(msgspec.Struct, forbid_unknown_fields=True):
+    """The build that runs are kept for, and the build whose workers may run them then.
+
+    With `check`, each run is replayed through the code of the server first, which must be that of the new build. If one
+    does not fit, none is moved, and the result of the run lists the misfits.
+    """
+
+    old: Name
+    new: Name
+    check: bool = True
+    actor: Name | None = None
+
+
 class Verify(msgspec.Struct, forbid_unknown_fields=True):
     """The run to check, or null for all runs that the token can reach."""
 
@@ -244,6 +257,20 @@ async def purge(call: Call) -> Answer:
         limit=asked.limit,
         group=group,
         actor=call.principal.actor,
+        key=call.idempotency_key,
+        trace_id=call.trace_id,
+    )
+    return await _started(call, created)
+
+
+async def move_build(call: Call) -> Answer:
+    """Move runs to another build, in a built-in run: each of them is replayed first."""
+    asked = await call.body(Move)
+    created = await call.service.maintenance.jobs.start_move(
+        asked.old,
+        asked.new,
+        check=asked.check,
+        actor=call.actor(asked.actor),
         key=call.idempotency_key,
         trace_id=call.trace_id,
     )

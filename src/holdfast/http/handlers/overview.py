@@ -18,6 +18,7 @@ from holdfast.http.request import Call, Query
 from holdfast.http.response import Answer, json
 from holdfast.machines import Event, canonical
 
+JOB_CURSOR = r"^[A-Za-z0-9_~:@-]{1,255}$"
 QUESTION_CURSOR = r"^~[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}~[0-9]{1,9}$"
 STORY_PAGED = (
     Query("limit", "integer", f"Maximum number of events, {STORY_PAGE} by default.", 1, STORY_MAX),
@@ -30,8 +31,11 @@ INBOX = (
     LIMIT,
     Query("cursor", "string", "`next` of the previous page.", pattern=QUESTION_CURSOR),
 )
-CHANGED_MAX = 1000  # runs that a server looks at for marked changes: it must not be held up
-CHANGES = (Query("limit", "integer", f"Maximum number of runs to look at; {CHANGED_MAX} in any case.", 1, RUNS_MAX),)
+CHANGED_MAX = 1000  # runs that one request looks at for marked changes: a server must not be held up
+CHANGES = (
+    Query("limit", "integer", f"Maximum number of runs to look at; {CHANGED_MAX} in any case.", 1, RUNS_MAX),
+    Query("cursor", "string", "`next` of the previous response, to count older runs.", pattern=JOB_CURSOR),
+)
 SERIES = (
     Query("minutes", "integer", f"Length of the window, {MINUTES} by default.", 1, MINUTES_MAX),
     Query("queue", "string", "Only runs in this queue."),
@@ -108,11 +112,14 @@ async def list_inbox(call: Call) -> Answer:
 
 async def list_changes(call: Call) -> Answer:
     """List the marked changes of job code."""
-    limit = min(call.query(CHANGES).get("limit", CHANGED_MAX), CHANGED_MAX)
-    return json(await call.client.achanges(limit=limit, replay=False))
+    asked = call.query(CHANGES)
+    limit, cursor = min(asked.get("limit", CHANGED_MAX), CHANGED_MAX), asked.get("cursor")
+    if cursor is not None and not re.fullmatch(JOB_CURSOR, cursor, re.ASCII):
+        raise InvalidArguments("cursor", "must be `next` of the previous response")
+    return json(await call.client.achanges(limit=limit, replay=False, before=cursor))
 
 
 async def get_series(call: Call) -> Answer:
     """Return what happened to runs in the last minutes."""
     asked = call.query(SERIES)
-    return json(await call.service.series.read(asked.get("minutes", MINUTES), asked.get("queue")))
+    return json(await call.service.shared.series(asked.get("minutes", MINUTES), asked.get("queue")))

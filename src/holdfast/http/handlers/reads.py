@@ -298,7 +298,7 @@ async def list_workers(call: Call) -> Answer:
 
 async def list_builds(call: Call) -> Answer:
     """List the builds of the code."""
-    return page(await call.client.abuilds())
+    return page(await call.service.shared.builds())
 
 
 async def list_gates(call: Call) -> Answer:

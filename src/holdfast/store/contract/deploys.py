@@ -191,3 +191,21 @@ async def a_pinned_job_is_not_released_like_one_that_was_handed_over(lab: Lab) -
     await lab.append(claimed.job, ("job_completed", {"result": None}))
     assert (await lab.do(Keep("a", "1.0", "2.0"))).kept_for == "1.0", "it has ended"
     assert await lab.store.kept_builds() == []
+
+
+@clause
+async def open_jobs_are_counted_by_the_build_that_they_need(lab: Lab) -> None:
+    empty = await lab.store.build_counts()
+    assert (empty.waiting, empty.running, empty.kept) == ({}, {}, {})
+    for name in "abcdef":
+        await lab.submit(name)
+    pins = frozenset({("shop", "checkout")})
+    held = await lab.claim(2, build="1.0", worker="w1", pins=pins) + await lab.claim(2, build="2.0", worker="w2")
+    for claimed in (held[0], held[3]):
+        await lab.append(claimed.job, ("job_requeued", {"reason": "shutdown"}))
+    counts = await lab.store.build_counts()
+    assert (counts.waiting, counts.running) == ({"1.0": 1, "2.0": 1}, {"w1": 1, "w2": 1}), "e and f have no build"
+    assert counts.kept == {"1.0": (2, "a")}
+    await lab.append(await lab.job("b"), ("job_completed", {"result": None}))
+    counts = await lab.store.build_counts()
+    assert (counts.running, counts.kept) == ({"w2": 1}, {"1.0": (1, "a")})

@@ -25,6 +25,21 @@ async def jobs_are_listed_newest_first_by_what_they_are(lab: Lab) -> None:
 
 
 @clause
+async def open_jobs_are_listed_newest_first_and_keep_their_place(lab: Lab) -> None:
+    for name in "abcdef":
+        await lab.submit(name)
+    (first, second) = await lab.claim(2)
+    await lab.append(first.job, ("job_completed", {"result": None}))
+    await lab.do(Cancel("d", None))
+    assert [job.id for job in await lab.store.open_jobs()] == ["f", "e", "c", "b"]
+    assert [job.id for job in await lab.store.open_jobs(limit=2)] == ["f", "e"]
+    await lab.append(second.job, ("job_requeued", {"reason": "shutdown"}))
+    assert [job.id for job in await lab.store.open_jobs("e", 1)] == ["c"]
+    assert await lab.store.open_jobs("c", 5) == [await lab.store.get("b")]
+    assert await lab.store.open_jobs("b", 5) == []
+
+
+@clause
 async def streams_are_read_whole_or_from_after_a_number(lab: Lab) -> None:
     held = await lab.running()
     await lab.append(held, *(("node_started", {"node": f"n{number}"}) for number in range(5)))

@@ -49,6 +49,7 @@ class Statements:
             unused=f"{schema}.signals WHERE NOT used",
             past_end="(r.record::json ->> 'finished_at')::float8",
             started="CASE WHEN course = '' THEN NULL ELSE (course::json ->> 'started_at')::float8 END",
+            build="CASE WHEN course = '' THEN NULL ELSE course::json ->> 'build' END",
             whole="floor({})::bigint",
             as_text="::text",
             schema=f"{schema}.",

@@ -16,6 +16,7 @@ from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Leases
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import (
+    BuildCounts,
     Counts,
     ExportRow,
     IndexEntries,
@@ -24,6 +25,7 @@ from holdfast.store.run_queries import (
     RunFilter,
     Window,
     WindowCounts,
+    build_counts_of,
     counts_of,
     merged,
 )
@@ -169,6 +171,13 @@ class SqlReads(ABC):
 
     async def kept_jobs(self, build: str, after: str | None = None, limit: int = 100) -> list[Job]:
         rows = await self._read_many(self._reads.kept_jobs, (build, after or "", limit), job_of)
+        return [await self._up_to_date(row) for row in rows]
+
+    async def build_counts(self) -> BuildCounts:
+        return build_counts_of(await self._read_many(self._reads.build_counts, (), tuple))
+
+    async def open_jobs(self, before: str | None = None, limit: int = 100) -> list[Job]:
+        rows = await self._read_many(*self._reads.open_jobs(before, limit), job_of, few=limit <= FEW)
         return [await self._up_to_date(row) for row in rows]
 
     async def index_entries(self, job: str) -> IndexEntries | None:

@@ -44,6 +44,8 @@ WAITING = (RunStatus.RUNNING, RunStatus.CANCEL_REQUESTED)  # statuses of runs wh
 SEEN, WAIT, END = range(3)  # kinds of rows of `window_counts`
 
 _FILTERED = "id, status, plugin, entry, queue, group_name, idempotency_key, created_at, updated_at, parent, state, wait"
+OPEN = ("queued", "running", "cancel_requested")  # statuses of runs that have not ended
+_IS_OPEN = "status IN ('queued', 'running', 'cancel_requested')"  # as in an index
 _ID_PLACE = JOB_COLUMNS.split(", ").index("id") + 1
 _EXPORT_COLUMNS = ExportRow.__struct_fields__
 LAST = 2**62  # after every row of the audit log
@@ -64,6 +66,7 @@ class ReadSql:
         started: the expression for the start of a job's newest run, which is in its course.
         whole: the expression for a number without its fraction, with a place for it.
         schema: the prefix of a table's name, with its dot.
+        build: the expression for the build that ran a job last, which is in its course.
         by_build: the hint to use the index of jobs that are kept for a build, if the backend needs one.
     """
 
@@ -75,6 +78,7 @@ class ReadSql:
         unused: str,
         past_end: str,
         started: str,
+        build: str,
         whole: str,
         as_text: str = "",
         schema: str = "",
@@ -97,7 +101,7 @@ class ReadSql:
         self.workers = f"SELECT card, started_at, seen_at, build FROM {schema}workers ORDER BY name"
         self._mark = mark
         self._schema = schema
-        open_jobs = f"{schema}jobs WHERE status IN ('queued', 'running', 'cancel_requested')"
+        open_jobs = f"{schema}jobs WHERE {_IS_OPEN}"
         self.count_runs = (
             f"SELECT status, count(*) FROM {open_jobs} GROUP BY status UNION ALL SELECT status, count(*)"
             f" FROM {schema}jobs WHERE status IN ('succeeded', 'failed', 'canceled', 'timeout') GROUP BY status"
@@ -128,12 +132,13 @@ class ReadSql:
             f" WHERE number < {mark} ORDER BY number DESC LIMIT {mark}"
         )
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
-        self._of_deploys(mark, schema, event_columns, as_text, by_build)
+        self.marks = f"SELECT {event_columns} FROM {schema}events WHERE job {{}} AND payload{as_text} LIKE {mark}"
+        self._of_builds(mark, schema, build, by_build)
 
-    def _of_deploys(self, mark: str, schema: str, event_columns: str, as_text: str, by_build: str) -> None:
+    def _of_builds(self, mark: str, schema: str, build: str, by_build: str) -> None:
         kept = (
             f"SELECT kept_for FROM {schema}jobs{by_build} WHERE kept_for > {{}} AND kept_for <> ''"
-            " AND status IN ('queued', 'running', 'cancel_requested') ORDER BY kept_for LIMIT 1"
+            f" AND {_IS_OPEN} ORDER BY kept_for LIMIT 1"
         )
         self.kept_builds = (  # by steps through the index
             f"WITH RECURSIVE builds(name) AS (SELECT ({kept.format(chr(39) * 2)}) UNION ALL"
@@ -142,9 +147,30 @@ class ReadSql:
         )
         self.kept_jobs = (
             f"SELECT {JOB_COLUMNS} FROM {schema}jobs WHERE kept_for = {mark} AND kept_for <> '' AND id > {mark}"
-            f" AND status IN ('queued', 'running', 'cancel_requested') ORDER BY id LIMIT {mark}"
+            f" AND {_IS_OPEN} ORDER BY id LIMIT {mark}"
         )
-        self.marks = f"SELECT {event_columns} FROM {schema}events WHERE job {{}} AND payload{as_text} LIKE {mark}"
+        self.build_counts = (  # one statement, which reads one snapshot
+            f"SELECT 'waiting', {build}, count(*), min(id) FROM {schema}jobs WHERE {_IS_OPEN}"
+            f" AND state IN ('queued', 'waiting') GROUP BY 2 UNION ALL"
+            f" SELECT 'running', lease_worker, count(*), min(id) FROM {schema}jobs WHERE state = 'running'"
+            f" GROUP BY lease_worker UNION ALL"
+            f" SELECT 'kept', kept_for, count(*), min(id) FROM {schema}jobs{by_build} WHERE kept_for <> ''"
+            f" AND {_IS_OPEN} GROUP BY kept_for"
+        )
+
+    def open_jobs(self, before: str | None, limit: int) -> tuple[str, list[Any]]:
+        """Return the statement and values that list jobs which have not ended, newest first.
+
+        Each status is listed by itself: its index has the order of the listing, so only one page is read.
+        """
+        older = f" AND id < {self._mark}" if before is not None else ""
+        parts = [
+            f"SELECT * FROM (SELECT {JOB_COLUMNS} FROM {self._schema}jobs WHERE status = '{status}'{older}"
+            f" ORDER BY id DESC LIMIT {self._mark}) s{number}"
+            for number, status in enumerate(OPEN)
+        ]
+        of_part = [limit] if before is None else [before, limit]
+        return f"{' UNION ALL '.join(parts)} ORDER BY {_ID_PLACE} DESC LIMIT {self._mark}", [*of_part * 3, limit]
 
     def jobs(self, conditions: list[str]) -> str:
         """Return the statement that lists jobs; each condition lacks its value."""

@@ -69,6 +69,7 @@ READS = ReadSql(
     unused="signals INDEXED BY signals_unused WHERE used = 0",
     past_end="json_extract(r.record, '$.finished_at')",
     started="CASE WHEN course = '' THEN NULL ELSE json_extract(course, '$.started_at') END",
+    build="CASE WHEN course = '' THEN NULL ELSE json_extract(course, '$.build') END",
     whole="CAST({} AS INTEGER)",
     by_build=" INDEXED BY jobs_kept",  # SQLite does not know how many jobs there are
 )
