@@ -27,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_the_worst_legal_request_of_every_route_takes_less_than_100_ms_of_cpu(cost: ModuleType, url: str) -> None:
     measured = asyncio.run(cost.measured(url, RUNS, EVENTS, is_exact=False))
     assert {name: found for name, found in measured.items() if found[1] > cost.CPU_MS_MAX} == {}
-    assert {found[0] for found in measured.values()} <= {200, 201, 409, 422}
+    assert {found[0] for found in measured.values()} <= {200, 201, 202, 409, 422}
 
 
 def test_a_probe_is_answered_within_100_ms_while_twenty_of_them_run(cost: ModuleType, url: str) -> None:

@@ -22,6 +22,7 @@ VIEWS = {  # where each view is, and a text that shows that it is complete
     "queues": ("queues", "default"),
     "workers": ("workers", "Workers"),
     "gates": ("gates", "No gates"),
+    "builds": ("builds", "2026-11-fee"),
     "machines": ("machines", "job created"),
     "timeline": ("runs/{done}/timeline", "It has ended"),
     "plan": ("runs/{plan}/plan", "needs nothing|Choose a node"),
@@ -137,6 +138,7 @@ def test_a_walk_with_keys_only(browser: Browser, shop: Shop) -> None:
             ("q", "Queues and limits"),
             ("w", "Workers"),
             ("t", "Gates"),
+            ("b", "Builds and changes"),
             ("m", "Machines"),
         ):
             keys.press("g")

@@ -10,6 +10,7 @@ import { applyTheme, asking, forget, may, me, readAsking, readEntries, readStats
 import { connect, disconnect, held, onChanges, paused, status } from "./stream";
 import type { TokenView } from "./types";
 import { Button, Dialog, Failure, Icon, Notices, Shape, T } from "./ui";
+import { BuildsView } from "./views/builds";
 import { InboxView } from "./views/inbox";
 import { MachinesView } from "./views/machines";
 import { QueuesView } from "./views/queues";
@@ -23,6 +24,7 @@ import "./app.css";
 const PLACES = [
   { id: "runs", title: "Runs", key: "r" }, { id: "inbox", title: "Inbox", key: "i" }, { id: "start", title: "Start", key: "s" },
   { id: "queues", title: "Queues", key: "q" }, { id: "workers", title: "Workers", key: "w" }, { id: "gates", title: "Gates", key: "t" },
+  { id: "builds", title: "Builds", key: "b" },
   { id: "machines", title: "Machines", key: "m" },
 ];
 
@@ -34,6 +36,7 @@ function View() {
   if (place === "queues") return <QueuesView />;
   if (place === "workers") return <WorkersView />;
   if (place === "gates") return <GatesView />;
+  if (place === "builds") return <BuildsView />;
   if (place === "machines") return <MachinesView />;
   return <RunsView />;
 }

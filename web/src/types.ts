@@ -250,6 +250,48 @@ export interface WorkerStatus {
   }[];
 }
 
+export interface BuildStatus {
+  build: string;
+  workers: number;
+  running: number;
+  waiting: number;
+  kept: number;
+  oldest: string | null;
+  oldest_at: number | null;
+  current?: boolean;
+  drained: boolean;
+  reason: string | null;
+}
+
+export interface RunMisfit {
+  run_id: string;
+  reasons: string[];
+  line?: string | null;
+}
+
+export interface MarkUse {
+  file: string;
+  line: number;
+}
+
+export interface Change {
+  mark: string;
+  old: number;
+  new: number;
+  unknown: number;
+  oldest: string | null;
+  uses: MarkUse[];
+  removable: boolean;
+}
+
+export interface Changes {
+  changes: Change[];
+  runs: number;
+  complete: boolean;
+  next: string | null;
+  unread: MarkUse[];
+}
+
 export interface MachineTable {
   machine: string;
   states: string[];

@@ -84,6 +84,7 @@ const ICONS: Record<string, string> = {
   queues: "M3 3v10M7 6v7M11 4v9",
   workers: "M3 3h10v7H3zM6 13h4M8 10v3",
   gates: "M3 13V6l5-3 5 3v7M6 13V9h4v4",
+  builds: "M8 2 13.5 5 8 8 2.5 5zM2.5 8 8 11l5.5-3M2.5 11 8 14l5.5-3",
   machines: "M4 4h3v3H4zM9 9h3v3H9zM7 5.5h3.5V9M5.5 7v3.5H9",
   copy: "M5.5 5.5h7v7h-7zM3.5 10.5v-7h7",
   pause: "M5.5 3.5v9M10.5 3.5v9",
