@@ -98,6 +98,22 @@ def test_a_check_finds_what_fits_and_what_would_stop_and_writes_nothing(shell: S
     assert not (shell.folder / ".holdfast").exists()
 
 
+def test_runs_that_are_kept_for_another_build_are_counted_and_not_checked(shell: Shell) -> None:
+    """Blue-green: the new code never takes them. So they do not keep it from a start."""
+    pinned = WAITING.replace("@app.job", "@app.job(pin=True)")
+    write(shell, pinned)
+    shell.environment["HOLDFAST_BUILD"] = "1"
+    shell.run("start", "shop.py", "work", "sku=A1")
+    shell.run("worker", "shop.py", "--until-idle")
+    write(shell, pinned.replace("price(sku)", 'price(sku + "!")'))
+    assert shell.json("check", "shop.py", code=1)["counts"] == {"shop.work": {"stops": 1}}
+    shell.environment["HOLDFAST_BUILD"] = "2"
+    report = shell.json("check", "shop.py")
+    assert (report["fits"], report["checked"], report["kept"]) == (True, 0, 1)
+    assert "1 run is kept for other builds, and not checked" in shell.run("check", "shop.py")
+    shell.run("worker", "shop.py", "--until-idle", "--check")
+
+
 def test_a_result_that_no_longer_decodes_and_a_key_that_is_missing_are_told(app: App) -> None:
     """On each store, which is read without a write."""
 

@@ -120,10 +120,11 @@ def check(  # noqa: PLR0913 - one parameter per option
     """Check the code in TARGET against the runs of its store, before a deploy.
 
     Replay every run that has not ended, and a sample of ended runs of each job, through the code as it is now. This
-    calls no step and no tool, and only reads the store. Runs of other apps are counted. The exit code is 1 if a run
-    would not go on: the engine would stop it, its arguments or results no longer decode, a secret cannot be revealed
-    in this process, or its job is gone. With --since-last, a file in ./.holdfast remembers the last check. With
-    --histories, check the files that holdfast export has written. It is an error if there are none.
+    calls no step and no tool, and only reads the store. Runs of other apps, and those that are kept for another
+    build, are counted. The exit code is 1 if a run would not go on: the engine would stop it, its arguments or results
+    no longer decode, a secret cannot be revealed in this process, or its job is gone. With --since-last, a file in
+    ./.holdfast remembers the last check. With --histories, check the files that holdfast export has written. It is an
+    error if there are none.
     """
     from holdfast.deploys.check_mark import code_digest, modules_since
 
@@ -133,7 +134,7 @@ def check(  # noqa: PLR0913 - one parameter per option
         if since_last:
             raise click.UsageError("give --histories or --since-last, not both")
         _show_findings(_checked_files(app, histories), junit_file, as_json=as_json)
-    mark = code_digest(modules_since(before)) if since_last else None
+    mark = f"{code_digest(modules_since(before))} {app.build}" if since_last else None  # other builds take other runs
     findings = checked_runs(app, target, plugins=plugins, sample=sample, processes=processes, code=mark)
     _show_findings(findings, junit_file, as_json=as_json)
 

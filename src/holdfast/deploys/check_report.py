@@ -39,6 +39,9 @@ def report_lines(findings: Findings) -> Iterator[str]:
         yield f"{number:,} {'run needs' if number == 1 else 'runs need'} the alias {alias!r}"
     if findings.elsewhere:
         yield f"{findings.elsewhere:,} runs of other apps were not checked"
+    if findings.kept:
+        many = "1 run is" if findings.kept == 1 else f"{findings.kept:,} runs are"
+        yield f"{many} kept for other builds, and not checked"
     if findings.unchanged:
         yield f"{findings.unchanged:,} runs have not changed since the last check"
     yield summary(findings)

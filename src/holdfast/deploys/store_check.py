@@ -27,6 +27,8 @@ from holdfast.deploys.run_check import RunCheck, check_run
 from holdfast.engine.replay_report import Verdict
 from holdfast.machines import Event, RunStatus
 from holdfast.machines.keys import BUILTIN
+from holdfast.machines.run_projection import HANDED_OVER
+from holdfast.store import Job
 from holdfast.store.run_queries import RunFilter
 
 ENDED = (RunStatus.SUCCEEDED, RunStatus.FAILED)  # by their code, most of them
@@ -48,6 +50,7 @@ class Findings(msgspec.Struct):
         runs: the runs that do not simply fit, those that would stop first; 10,000 at most.
         left_off: how many more there are.
         elsewhere: number of runs of other apps that have not ended, which were not checked.
+        kept: number of runs that only workers of another build may run, which were not checked.
         unchanged: number of runs that have not changed since the last check, and fitted then.
         aliases: number of checked runs that have not ended and need each alias, by earlier name.
     """
@@ -58,6 +61,7 @@ class Findings(msgspec.Struct):
     runs: list[RunCheck] = msgspec.field(default_factory=list)
     left_off: int = 0
     elsewhere: int = 0
+    kept: int = 0
     unchanged: int = 0
     aliases: dict[str, int] = msgspec.field(default_factory=Counter)
 
@@ -108,6 +112,8 @@ async def listed(
         for row in page:
             if row.plugin not in plugins:
                 findings.elsewhere += row.plugin != BUILTIN
+            elif _is_for_another_build(row, app.build):
+                findings.kept += 1
             elif since is not None and not since.has_changed(row.id, row.updated_at):
                 findings.unchanged += 1
             else:
@@ -117,6 +123,11 @@ async def listed(
         for record in await reader.records(ended, sample):
             if since is None or since.has_changed(record.task_id, record.updated_at):
                 yield record.task_id
+
+
+def _is_for_another_build(row: Job, build: str | None) -> bool:
+    """Return whether workers of this build never take a job. One that was handed over may be released to them."""
+    return build is not None and row.kept_for not in {None, build} and row.course.stage != HANDED_OVER
 
 
 async def check_jobs(app: App, reader: Any, jobs: Iterable[str]) -> list[RunCheck]:
