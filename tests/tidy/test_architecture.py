@@ -83,6 +83,7 @@ LONG = {
     "store/postgres/transaction.py": "one implementation of a transaction's protocol",
     "store/postgres/store.py": "one implementation of the store's protocol",
     "store/sqlite/store.py": "one implementation of the store's protocol",
+    "store/sqlite/transaction.py": "one implementation of a transaction's protocol",
 }
 
 # All that pure code may use besides Holdfast itself: nothing here reaches the world outside a function's arguments.

@@ -131,6 +131,10 @@ _ANY = (
     "SELECT 1 FROM jobs INDEXED BY jobs_claimable"
     " WHERE claimable = 1 AND plugin = ? AND entry = ? AND queue = ? AND kept_for = ? LIMIT 1"
 )
+_KEPT = (
+    "SELECT 1 FROM jobs INDEXED BY jobs_kept WHERE kept_for = ? AND kept_for <> ''"
+    " AND status IN ('queued', 'running', 'cancel_requested') LIMIT 1"
+)
 _STEP = (
     "(SELECT min(group_name) FROM jobs INDEXED BY jobs_claimable"
     " WHERE claimable = 1 AND plugin = ?1 AND entry = ?2 AND queue = ?3 AND kept_for = ?6 AND group_name"
@@ -211,13 +215,18 @@ class Transaction(Batch):
     def find_claimable(self, command: c.Claim, excluded: list[str]) -> list[str]:
         """Find the first jobs by priority, due time and age, of each entry and queue, and the first of these."""
         rows: list[Any] = []
+        builds = self._builds_of(command)
         for plugin, entry in command.entries:
             for queue in {*self._queues(plugin, entry, command.queues)}.difference(excluded):
-                for kept_for in command.builds:
+                for kept_for in builds:
                     place = (plugin, entry, queue, kept_for)
                     rows += self._connection.execute(_CLAIMABLE, (*place, command.limit)).fetchall()
                     rows += self._now_due(place, command.limit)
         return [name for _, _, name in sorted(rows)[: command.limit]]
+
+    def _builds_of(self, command: c.Claim) -> list[str]:
+        """Return the builds of a claim that jobs are kept for: each costs two reads per entry and queue."""
+        return [name for name in command.builds if not name or self._connection.execute(_KEPT, (name,)).fetchone()]
 
     def _now_due(self, place: tuple[str, str, str, str], limit: int) -> list[Any]:
         """Return the first jobs, by priority and due time, that have become due since they were queued."""
@@ -354,7 +363,7 @@ class Transaction(Batch):
         }
 
     def _any(self, command: c.Claim, queue: str) -> bool:
-        places = ((*pair, queue, kept_for) for pair, kept_for in product(command.entries, command.builds))
+        places = ((*pair, queue, kept_for) for pair, kept_for in product(command.entries, self._builds_of(command)))
         return any(self._connection.execute(_ANY, place).fetchone() for place in places)
 
     def lock_limits(self, queues: list[str], seen: Mapping[str, Running]) -> list[tuple[LimitRow, Running]]:
@@ -368,7 +377,7 @@ class Transaction(Batch):
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""
         groups: set[tuple[int, str]] = set()
-        for pair, kept_for in product(command.entries, command.builds):
+        for pair, kept_for in product(command.entries, self._builds_of(command)):
             steps = self._connection.execute(_GROUPS, (*pair, row.queue, row.turn, most, kept_for))
             groups.update((lap, name) for name, lap in steps)
         return [name for _, name in sorted(groups)[:most]]
@@ -378,7 +387,7 @@ class Transaction(Batch):
         heads: dict[str, list[str]] = {}
         for group, count in wanted.items():
             rows: list[Any] = []
-            for pair, kept_for in product(command.entries, command.builds):
+            for pair, kept_for in product(command.entries, self._builds_of(command)):
                 rows += self._connection.execute(_HEADS, (*pair, queue, kept_for, group, count)).fetchall()
             heads[group] = [name for _, _, name in sorted(rows)[:count]]
         self.load(name for names in heads.values() for name in names)
