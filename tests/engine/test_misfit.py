@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from holdfast import App, InvalidArguments, QuestionClosed, RunFailed, RunHandle
 from holdfast.client.overview.builds import release_stranded
 from holdfast.client.verify import check_replay
 from holdfast.machines import JobEvent
+from holdfast.store import Reclaim, ReleaseLeases
 from support.stories import drain, play, quick, until
 
 SOURCE = Path(__file__).read_text().splitlines()
@@ -425,3 +430,48 @@ def test_a_job_that_was_handed_over_is_released_when_the_last_worker_of_the_buil
 
     play(story())
     assert shop.paid == ["1: 100"]
+
+
+def test_threads_of_the_code_may_repeat_their_tools_in_another_order(app: App) -> None:
+    """Nothing orders the calls of threads that a job has started itself. A late one is not a changed one."""
+    attempts: list[int] = []
+    over, asked = threading.Event(), threading.Event()
+
+    @app.tool(on_doubt="retry")
+    def act(what: str) -> str:
+        if len(attempts) == 1:
+            over.wait(60)  # until its worker has died
+        return what
+
+    def call(what: str) -> str:
+        if what == "a" and len(attempts) == 2:
+            asked.wait(60)
+            time.sleep(0.05)  # the engine has seen the other call, and that this one is missing
+        asked.set()
+        return str(act(what))
+
+    @app.job
+    def work() -> list[str]:
+        attempts.append(1)
+        with ThreadPoolExecutor(2) as pool:
+            calls = [pool.submit(contextvars.copy_context().run, call, what) for what in "ab"]
+            return [each.result() for each in calls]
+
+    async def story() -> None:
+        run = await app.astart(work)
+        worker = app.worker(name="first")
+        working = asyncio.create_task(worker.arun())
+        await until(lambda: _has_begun(app, run.id))
+        working.cancel()
+        await asyncio.wait([working])
+        await app.store().commit([ReleaseLeases("first"), Reclaim()])
+        over.set()
+        await drain(app)
+        record = await app.aget(run.id)
+        assert (record.status, await app.aoutcome(run.id)) == ("succeeded", ["a", "b"])
+
+    play(story())
+
+
+async def _has_begun(app: App, run: str) -> bool:
+    return [event.type for event in await app.aevents(run)].count("tool_invocation_started") == 2

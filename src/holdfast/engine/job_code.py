@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+import threading
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -36,6 +37,7 @@ from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwait
 from holdfast.machines.keys import ended_name
 
 TURN_MAX = 1000  # callbacks of one job before other jobs of the worker have their turn
+OUT_OF_TURN_SECONDS = 1.0  # that a call waits for others of threads of its own that come before it in the history
 POLLING_MAX = 10_000  # callbacks without a rest: the code polls, and gets outcomes although it does not rest
 
 Written = tuple[str, dict[str, Any]]
@@ -89,6 +91,7 @@ class Pending(msgspec.Struct, eq=False):
     started: bool = False
     driver: asyncio.Task[Any] | None = None  # the task that runs it, on the worker's loop
     left: Callable[[], None] | None = None  # called when the code no longer waits for it
+    delayed_at: float | None = None  # when the code made it although it does not seem to fit
 
 
 class _Arrival(NamedTuple):
@@ -116,10 +119,12 @@ class JobCode:
         self.frontier = replay.head() is None
         self.live = False  # whether the code has rested after everything recorded that it asks for was delivered
         self._held: list[Pending] = []
+        self._delays = False  # whether one of them does not fit yet, and others may come before it
         self._late: deque[Pending] = deque()  # made after the frontier, with a recorded outcome
         self._arrivals: deque[_Arrival] = deque()
         self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._threads_blocked: dict[JobTask, ThreadFuture[Any]] = {}
+        self._foreign_calls: set[JobTask] = set()  # of threads that the code has started itself
         self._unrested = 0
         self._rests = 0  # how often the code has rested
         self._turn_requested = False
@@ -404,7 +409,7 @@ class JobCode:
         delayed: list[Pending] = []
         while self._held and not self._closed:
             self._start_held(delayed)
-        self._held = delayed
+        self._held, self._delays = delayed, bool(delayed)
         if self._closed:
             return False
         if self.loop.hand_over():
@@ -542,7 +547,7 @@ class JobCode:
             if self.open.get(pending.node) is not pending or pending.future.done():
                 continue  # the code has cut it off
             if unasked := self._left_out(pending):  # also if the code no longer waits for it: it had rested there
-                if self.loop.works and self.loop.only_timer() is None:
+                if (self.loop.works and self.loop.only_timer() is None) or self._may_be_out_of_turn(pending):
                     delayed.append(pending)  # slow code is not changed code
                     continue
                 self._host.code_failed(self._misfit(pending, unasked))
@@ -554,6 +559,19 @@ class JobCode:
             pending.begin(pending)
             if self._closed:
                 return
+
+    def _may_be_out_of_turn(self, pending: Pending) -> bool:
+        """Return whether threads that the code has started itself may make the recorded calls a moment later.
+
+        Nothing is known of such threads, and the order of their calls is not that of the history.
+        """
+        host = self.loop.host
+        if not self._foreign_calls:
+            return False
+        if pending.delayed_at is None:
+            pending.delayed_at = host.time()
+            host.call_later(OUT_OF_TURN_SECONDS, self.turn_soon)
+        return host.time() - pending.delayed_at < OUT_OF_TURN_SECONDS
 
     def _misfit(self, pending: Pending, unasked: list[str]) -> NonDeterminism:
         asked = call_text(pending.name, pending.arguments, pending.node)
@@ -597,14 +615,21 @@ class JobCode:
         waiter: ThreadFuture[Any] = ThreadFuture()
         context = contextvars.copy_context()
         try:
-            self.loop.host.call_soon_threadsafe(self._enter, coroutine, context, job_thread.get(), waiter)
+            own = job_thread.get()
+            foreign = own is not None and own.ident != threading.get_ident()  # a thread that the code has started
+            self.loop.host.call_soon_threadsafe(self._enter, coroutine, context, own, waiter, foreign)
         except RuntimeError:  # the worker's loop is closed
             coroutine.close()
             raise Suspended from None
         return waiter.result()
 
     def _enter(
-        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context, thread: Any, waiter: ThreadFuture[Any]
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        context: contextvars.Context,
+        thread: Any,
+        waiter: ThreadFuture[Any],
+        foreign: bool,  # noqa: FBT001 - call_soon_threadsafe takes no keywords
     ) -> None:
         if self._closed:
             coroutine.close()
@@ -612,6 +637,8 @@ class JobCode:
             return
         task = self.loop.create_task(coroutine, context=context)
         self._threads_blocked[task] = waiter
+        if foreign:
+            self._foreign_calls.add(task)
         self.loop.block(thread)
         task.add_done_callback(lambda ended: self._leave(ended, thread, waiter))
         self.turn()
@@ -634,6 +661,7 @@ class JobCode:
 
     def _leave(self, task: Any, thread: Any, waiter: ThreadFuture[Any]) -> None:
         self._threads_blocked.pop(task, None)
+        self._foreign_calls.discard(task)
         self.loop.unblock(thread)
         if waiter.done():
             return
@@ -654,7 +682,8 @@ class JobCode:
     @property
     def idle(self) -> bool:
         """Return whether no part of the code can move without an outcome."""
-        return not (self._arrivals or self.loop.ready or self.loop.completed) and self.loop.busy_with() is None
+        waits = not (self._arrivals or self.loop.ready or self.loop.completed or self._delays)
+        return waits and self.loop.busy_with() is None
 
     def stuck(self) -> JobStuck:
         """Return an error that says where each task waits."""

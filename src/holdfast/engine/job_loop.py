@@ -22,6 +22,7 @@ import contextlib
 import contextvars
 import logging
 import sys
+import threading
 import weakref
 from asyncio import _get_running_loop, _set_running_loop
 from collections import deque
@@ -93,7 +94,7 @@ class _Handle(msgspec.Struct, eq=False):
 class Native:
     """Work that the code started outside its loop: a thread, or a call on the worker's loop."""
 
-    __slots__ = ("blocked", "deliver", "loop", "number", "over", "under_way")
+    __slots__ = ("blocked", "deliver", "ident", "loop", "number", "over", "under_way")
 
     timer = False
 
@@ -104,6 +105,7 @@ class Native:
         self.under_way = True
         self.over = False  # handed over, or cancelled
         self.blocked = 0  # durable calls that this thread waits in
+        self.ident: int | None = None  # of its thread, once that has begun
 
 
 class _Timer(Native):
@@ -604,7 +606,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 for entered in (context, _context_of(func)):
                     if entered is not None:
                         entered.run(job_thread.set, native)
-                thread = executor.submit(context.run, func, *args)
+                thread = executor.submit(_in_own_thread, native, context, func, args)
         except BaseException:  # the executor accepts no work, or no more
             self.end_native(native)
             raise
@@ -964,6 +966,11 @@ def _discard_result(task: asyncio.Task[Any]) -> None:
 
 def _number(fd: Any) -> int:
     return fd if isinstance(fd, int) else int(fd.fileno())
+
+
+def _in_own_thread(native: Native, context: contextvars.Context, func: Callable[..., Any], args: Any) -> Any:
+    native.ident = threading.get_ident()
+    return context.run(func, *args)
 
 
 def _context_of(func: Any) -> contextvars.Context | None:
