@@ -560,6 +560,11 @@ class NonDeterminism(HoldfastError, RuntimeError):
         super().__init__(asked, recorded)
 
     def _own_text(self) -> str:
+        if self.asked == "end":
+            return (
+                f"the code ends, but its history has {', '.join(self.recorded)}, which was begun, and whether it has "
+                "acted is not known. The code of a job must make the same calls each time it runs"
+            )
         return (
             f"the code now calls {self.asked}, but its history has {', '.join(self.recorded)}. "
             "The code of a job must make the same calls each time it runs: put what changes (time, random numbers, "

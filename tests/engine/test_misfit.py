@@ -16,8 +16,9 @@ import pytest
 from holdfast import App, InvalidArguments, QuestionClosed, RunFailed, RunHandle, UnknownJob, wait_for
 from holdfast.client.overview.builds import release_stranded
 from holdfast.client.verify import check_replay
+from holdfast.engine.replay_report import Verdict
 from holdfast.machines import JobEvent
-from holdfast.store import Reclaim, ReleaseLeases
+from holdfast.store import Reclaim, ReleaseLeases, RemoveWorker
 from support.stories import drain, play, quick, until
 
 SOURCE = Path(__file__).read_text().splitlines()
@@ -475,3 +476,61 @@ def test_threads_of_the_code_may_repeat_their_tools_in_another_order(app: App) -
 
 async def _has_begun(app: App, run: str) -> bool:
     return [event.type for event in await app.aevents(run)].count("tool_invocation_started") == 2
+
+
+@pytest.mark.parametrize("answer", ["accept", "build", "fork", "fail"])
+def test_code_that_ends_without_a_tool_in_doubt_asks(shop: Shop, answer: str) -> None:
+    """The tool was begun under a worker that died. It may have acted: its run must not end as if it had not."""
+
+    async def story() -> None:
+        acted = shop.paid
+        ends = asyncio.Event()
+        old, new = (App("shop", config=quick(shop.url), build=build) for build in "12")
+        if shop.url == "memory:":
+            new._opened = old.store()
+        shop.apps += [old, new]
+
+        @old.tool
+        async def charge(cents: int) -> str:
+            acted.append(f"charged {cents}")
+            await ends.wait()
+            return "receipt"
+
+        @old.job(name="pay")
+        async def pays() -> str:
+            return await charge(5)
+
+        @new.job(name="pay")
+        async def pays_no_more() -> str:
+            return "free"
+
+        handle = await old.astart(pays)
+        working = asyncio.create_task(old.worker(name="first").arun())
+        await until(lambda: _acted(acted))
+        working.cancel()
+        await asyncio.wait([working])
+        await old.store().commit([ReleaseLeases("first"), RemoveWorker("first"), Reclaim()])
+        events = await old.aevents(handle.id)
+        report = await check_replay(new, events)
+        assert report.verdict is Verdict.STOPS
+        assert "the code ends, but its history has charge(cents=5)" in report.reasons[0]
+        await drain(new)
+        [question] = await new.ainbox()
+        assert question.kind == "deploy"
+        assert question.question == (
+            "The code of build 2 ends, but the history has charge(cents=5), which build 1 recorded: "
+            "it was begun, and whether it has acted is not known."
+        )
+        record = await new.aanswer(handle.id, answer)
+        await drain(new)
+        record = await new.aget(record.run_id)
+        expected = {"accept": "succeeded", "build": "running", "fork": "succeeded", "fail": "failed"}
+        assert record.status == expected[answer]
+        assert acted == ["charged 5"]
+        assert await new.averify() == {}
+
+    play(story())
+
+
+async def _acted(acted: list[str]) -> bool:
+    return bool(acted)

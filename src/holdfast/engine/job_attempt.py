@@ -309,7 +309,12 @@ class Attempt:
         self._grace = self._grace or self.loop.call_later(self.config.grace_seconds, self._force)
 
     def code_ended(self) -> None:
-        self._conclude()
+        forgotten = misfit.forgotten_tools(self.replay) if self.replay.in_doubt else None
+        main = self.code.main
+        if forgotten is not None and main is not None and main.done() and not main.cancelled():
+            self.code_failed(forgotten)
+        if self._intent is None:
+            self._conclude()
 
     def code_failed(self, error: BaseException) -> None:
         if self._over or self._stop_reason is not None or self._intent is not None:

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.engine.replay import Replay
 from holdfast.errors import NonDeterminism
 from holdfast.machines import JobEvent
-from holdfast.machines.keys import DEPLOY, deploy_key
+from holdfast.machines.keys import DEPLOY, END, deploy_key
 from holdfast.store import Job, WorkerCard
 
 Written = tuple[str, dict[str, Any]]
@@ -32,6 +32,16 @@ def question(replay: Replay, error: NonDeterminism, build: str | None) -> Writte
     }
     wait = {"node": error.node, "correlation_key": deploy_key(error.node), "wait_type": DEPLOY, "park": True}
     return JobEvent.WAITING.value, {**wait, DEPLOY: details}
+
+
+def forgotten_tools(replay: Replay) -> NonDeterminism | None:
+    """Return the error of code that ends, and leaves open whether a tool has acted; None if it leaves nothing open."""
+    nodes = replay.forgotten()
+    if not nodes:
+        return None
+    error = NonDeterminism(END, [replay.describe(node) for node in nodes])
+    error.node, error.nodes = END, nodes
+    return error
 
 
 def requeue(asked: Written) -> Written:

@@ -283,6 +283,11 @@ class Replay:
             if name is None or (name in self._names_of(node) and node not in self._left_unused)
         ]
 
+    def forgotten(self) -> list[str]:
+        """List the tools that were begun, whose end is unknown, and that the code has not asked for again."""
+        begun = (node for node in self.in_doubt if node not in self._recorded and not self._asked(node))
+        return [node for node in begun if node not in self._left_unused]
+
     def unused_signals(self) -> list[str]:
         """List the waits that a signal has ended and that the code has not asked for: it does not get the signal."""
         return [

@@ -40,6 +40,7 @@ from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reports import reporter
 from holdfast.engine.children import child_result, earlier_names, start_result
 from holdfast.engine.job_code import JobCode, Pending
+from holdfast.engine.misfit import forgotten_tools
 from holdfast.engine.replay import Ended, Outcome, Replay, call_text
 from holdfast.engine.replay_report import (
     VERDICTS,
@@ -188,7 +189,7 @@ class ReplayCheck:
         return self._lines.get(open_calls[-1].node) if open_calls else None
 
     def _report(self, code: asyncio.Task[Any] | None) -> ReplayReport:
-        misfits = self._refused or self._other_end(code)
+        misfits = self._refused or self._left_open(code) or self._other_end(code)
         unasked = self._replay.unasked()
         beyond = [node for _, node in self._beyond]
         is_unused = unasked and not self._stands_at_new_call()
@@ -219,6 +220,15 @@ class ReplayCheck:
             for place in [event.payload, *(event.payload.get("also") or ())]
         }
         return [name for name, node in self._beyond if node not in waits and not self._replay.has(node)]
+
+    def _left_open(self, code: asyncio.Task[Any] | None) -> list[Misfit]:
+        """Return a misfit for code that ends a history, and leaves open whether a tool has acted."""
+        last = self._last_move()
+        if code is None or code.cancelled() or isinstance(code.exception(), Suspended):
+            return []
+        if (last is not None and last.type in _ENDS) or (error := forgotten_tools(self._replay)) is None:
+            return []
+        return [Misfit(Verdict.STOPS, f"NonDeterminism: {error}")]
 
     def _other_end(self, code: asyncio.Task[Any] | None) -> list[Misfit]:
         """Return how the code's end differs from that of the history, if both have one."""

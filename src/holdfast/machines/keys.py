@@ -21,6 +21,7 @@ RETRY_KEY = "holdfast:retry:"  # the pause before the next try of a call
 
 BUILTIN = "holdfast"  # the app and the queue of built-in jobs; no other app may have this name
 HUMAN = "human"  # the type of a wait that a person ends
+END = "end"  # in place of a call: the code of a job has ended
 DEPLOY = "deploy"  # the type of a wait of a job that does not fit the code, and the reason of its requeue
 
 # Names of recorded values: how they begin, or how they end after the node.

@@ -19,7 +19,7 @@ from holdfast.authoring import answer_form
 from holdfast.engine.replay import call_text
 from holdfast.errors import InvalidArguments, QuestionClosed, UnknownJob
 from holdfast.machines import Event, HistoryEvent, JobEvent, OpenWait
-from holdfast.machines.keys import BUDGET_KEY, DEPLOY, DEPLOY_KEY, DOUBT_KEY, HUMAN, is_reserved
+from holdfast.machines.keys import BUDGET_KEY, DEPLOY, DEPLOY_KEY, DOUBT_KEY, END, HUMAN, is_reserved
 from holdfast.machines.run_projection import run_name
 from holdfast.store import Job, Store
 
@@ -225,6 +225,9 @@ def misfit_text(misfit: Misfit) -> str:
     at = f" at {misfit.line}" if misfit.line is not None else ""
     build = f" of build {misfit.build}" if misfit.build is not None else ""
     began = f", which build {misfit.began} recorded" if misfit.began is not None else ""
+    if misfit.call == END:
+        ends = f"The code{build} ends, but the history has {', '.join(misfit.recorded)}{began}"
+        return f"{ends}: it was begun, and whether it has acted is not known."
     calls = f"The code{build} calls {misfit.call}{at}, but the history has {', '.join(misfit.recorded)}{began}."
     return calls + _renamed(misfit)
 
