@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from holdfast import App, sleep, wait_for
+from holdfast import App, StepFailed, continue_as, now, sleep, wait_for
 from holdfast.errors import InvalidArguments
 from holdfast.testing import CrashFailure, HoldfastTestWarning, Lab, World
 from holdfast.testing.faulty_store import MODES
@@ -35,11 +37,101 @@ def test_plain_jobs_with_children_survive(lab: Lab) -> None:
 
 
 def test_one_case_runs_alone(lab: Lab, world: World) -> None:
-    lab.replace(shop.charge, world.tool())
+    lab.replace(shop.charge, world.tool(shop.receipt))
     report = lab.crash_everywhere(shop.checkout, "A1", card="4242", signals={"shipped": None}, only=(1, "crash before"))
     assert [(case.commit, case.mode) for case in report.cases] == [(1, "crash before")]
     with pytest.raises(InvalidArguments, match="number of a commit"):
         lab.crash_everywhere(shop.checkout, "A1", card="4242", only=(1, "sometimes"))
+    with pytest.raises(InvalidArguments, match="there is no commit 99"):
+        lab.crash_everywhere(shop.checkout, "A1", card="4242", signals={"shipped": None}, only=(99, "error"))
+    with pytest.raises(InvalidArguments, match="did not wait for shiped"):
+        lab.crash_everywhere(shop.plain, 1, signals={"shiped": None})
+
+
+def test_a_clean_run_that_fails_is_not_the_norm(lab: Lab) -> None:
+    app = App("failing", "memory:")
+
+    @app.job
+    async def job() -> None:
+        raise KeyError("typo")
+
+    with pytest.raises(CrashFailure, match="the clean run failed: KeyError"):
+        lab.crash_everywhere(job)
+    assert lab.crash_everywhere(job, may_fail=True).compared
+
+
+def test_a_retry_that_swallows_doubt_is_found_and_a_job_that_fails_in_doubt_is_not(lab: Lab) -> None:
+    app = App("buggy", "memory:")
+
+    @app.tool(on_doubt="fail")
+    async def charge(cents: int, note: str = "") -> str:
+        return f"receipt {cents}{note and ''}"
+
+    @app.job
+    async def careless() -> str:
+        try:
+            return await charge(5)
+        except StepFailed:
+            return await charge(5, "again")
+
+    @app.job
+    async def careful() -> str:
+        return await charge(5)
+
+    assert "charge acted 2 times, and without a crash 1 times" in _failure(lab, careless)
+    assert "fails" in {case.outcome for case in lab.crash_everywhere(careful).cases}
+
+
+def test_a_tool_that_fails_visibly_may_be_tried_again(lab: Lab, world: World) -> None:
+    app = App("flaky", "memory:")
+    tries = itertools.count()
+
+    @app.tool(retries=3)
+    async def charge() -> str:
+        raise AssertionError("it is replaced")
+
+    @app.job
+    async def job() -> str:
+        return await charge()
+
+    def flaky() -> str:
+        if next(tries) % 2 == 0:
+            raise ValueError("busy")
+        return "receipt"
+
+    lab.replace(charge, world.tool(flaky))
+    lab.crash_everywhere(job)
+    assert world.at_most_once(charge)
+
+
+def test_the_last_of_continued_runs_counts(lab: Lab) -> None:
+    app = App("chain", "memory:")
+    numbers = itertools.count()
+
+    @app.tool
+    async def note(number: int) -> None: ...
+
+    @app.job
+    async def job(link: int = 0) -> int:
+        if link < 2:
+            continue_as(link + 1)
+        await note(next(numbers))
+        return link
+
+    assert "asked for something else" in _failure(lab, job)
+
+
+def test_cases_run_on_the_store_and_at_the_time_of_the_lab() -> None:
+    app = App("timed", "memory:")
+    years: set[int] = set()
+
+    @app.job
+    async def job() -> None:
+        years.add(datetime.fromtimestamp(now(), UTC).year)
+
+    with Lab("sqlite", start_at=datetime(2031, 5, 1, tzinfo=UTC)) as lab:
+        lab.crash_everywhere(job)
+    assert years == {2031}
 
 
 def test_a_signal_that_the_test_forgot_is_named(lab: Lab) -> None:
@@ -54,8 +146,10 @@ def test_a_signal_that_the_test_forgot_is_named(lab: Lab) -> None:
 
 
 def _failure(lab: Lab, job: Any, *args: Any) -> str:
-    with pytest.raises(CrashFailure) as caught:
-        lab.crash_everywhere(job, *args)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HoldfastTestWarning)  # results that differ are named, too
+        with pytest.raises(CrashFailure) as caught:
+            lab.crash_everywhere(job, *args)
     return str(caught.value)
 
 
@@ -162,7 +256,10 @@ def test_code_that_asks_for_something_else_after_a_crash_is_found(lab: Lab, bug:
     assert "FAILED" in text
     assert "history of that run:" in text
     assert "to run it alone: lab.crash_everywhere(job, only=(" in text
-    assert any(what in text for what in ("asked for something else", "ended with", "the code ended without it"))
+    assert any(
+        what in text
+        for what in ("does not go on", "asked for something else", "ended with", "times, and without a crash")
+    )
 
 
 def test_code_that_does_not_even_repeat_itself_without_a_crash_is_found(lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import socket
@@ -18,6 +19,7 @@ import pytest
 
 from holdfast import App, RunFailed, RunTimedOut, sleep, wait_for
 from holdfast.errors import InvalidArguments
+from holdfast.ready import RateGate
 from holdfast.testing import HoldfastTestWarning, Lab, RealWork, RunStuck, World
 from support import lab_shop as shop
 
@@ -142,6 +144,91 @@ def test_a_thread_that_does_not_end_is_named(monkeypatch: pytest.MonkeyPatch, la
         lab.result(lab.start(job))
     ended.append(True)
     assert lab.result(run)
+
+
+def test_a_thread_is_named_although_the_loop_is_woken_now_and_then(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
+    """The watchdog of the worker asks the loop each second whether it answers."""
+    monkeypatch.setattr("holdfast.testing.virtual_loop.REAL_SECONDS", 0.3)
+    monkeypatch.setattr("holdfast.engine.watchdog.LOOK_SECONDS", 0.05)
+    app = App("slow", "memory:")
+    ended: list[bool] = []
+
+    @app.job
+    def job() -> None:
+        while not ended:
+            time.sleep(0.01)
+
+    with pytest.raises(RealWork, match="a function in a thread"):
+        lab.start(job)
+    ended.append(True)
+
+
+def test_a_job_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:
+    monkeypatch.setattr("holdfast.testing.virtual_loop.SETTLE_SECONDS", 0.3)
+    app = App("endless", "memory:")
+
+    @app.job
+    async def polls() -> None:
+        for _ in itertools.count():
+            await asyncio.sleep(60)
+
+    with pytest.raises(RealWork, match="a job that never ends"):
+        lab.result(lab.start(polls))
+
+
+def test_gates_and_limits_use_the_virtual_time(lab: Lab) -> None:
+    app = App("gated", "memory:")
+    gate = RateGate(1, per=3600)
+
+    @app.step(gate=gate)
+    async def call(number: int) -> int:
+        return number
+
+    @app.job
+    async def job() -> list[int]:
+        return [await call(number) for number in range(3)]
+
+    begun = lab.now
+    assert lab.result(lab.start(job)) == [0, 1, 2]
+    assert timedelta(hours=2) <= lab.now - begun < timedelta(days=2), "a job that is held may wait a little longer"
+
+
+def test_the_result_of_a_handle_lets_the_time_move(lab: Lab) -> None:
+    assert lab.start(shop.plain, 1).result() == 3
+    with pytest.raises(TimeoutError):
+        lab.start(shop.plain, 1).result(timeout=60)
+
+
+def test_a_call_with_options_is_replaced_as_well(lab: Lab) -> None:
+    app = App("keyed", "memory:")
+
+    @app.tool
+    async def charge() -> str:
+        return "REAL"
+
+    once = charge.options(key="k")
+
+    @app.job
+    async def job() -> str:
+        return await once()
+
+    lab.replace(charge, lambda: "fake")
+    assert lab.result(lab.start(job)) == "fake"
+
+
+def test_a_run_of_another_lab_is_refused(lab: Lab) -> None:
+    run = lab.start(shop.plain, 1)
+    with Lab() as other, pytest.raises(InvalidArguments, match="not started in this lab"):
+        other.result(run)
+
+
+def test_a_world_knows_for_what_it_stands(lab: Lab, world: World) -> None:
+    shared = world.tool()
+    lab.replace(shop.charge, shared)
+    lab.replace(shop.price, shared)
+    with pytest.raises(InvalidArguments, match="no stand-in for 'chrage'; it has: charge, price"):
+        world.at_most_once("chrage")
+    assert world.count(shop.price) == 0
 
 
 def test_a_silent_socket_is_named_and_does_not_hold_the_time(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:

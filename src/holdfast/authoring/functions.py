@@ -95,7 +95,7 @@ class Call(Generic[P, R]):
         gate: Gate | None = None,
         aliases: tuple[str, ...] = (),
     ) -> None:
-        self.function = function
+        self._body: list[Any] = [function, inspect.iscoroutinefunction(function)]  # shared with copies by `options`
         self.name = name
         self.aliases = aliases  # its earlier names
         self.tool = tool
@@ -106,7 +106,6 @@ class Call(Generic[P, R]):
         self.key: str | None = None
         self.gate = gate
         self.signature = Signature(function, name, vault)
-        self.is_async: bool = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
         self.__name__ = name
 
@@ -119,6 +118,20 @@ class Call(Generic[P, R]):
             return self.function(*args, **kwargs)
         outcome: Any = running.call(self, args, dict(kwargs))
         return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - typed by the function
+
+    @property
+    def function(self) -> Callable[P, R]:
+        """The function itself."""
+        return self._body[0]  # type: ignore[no-any-return]  # - as it was given
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is async."""
+        return bool(self._body[1])
+
+    def replace_function(self, function: Callable[..., Any], *, is_async: bool) -> None:
+        """Let another function act in its place, also for calls with options."""
+        self._body[:] = [function, is_async]
 
     def options(self, *, key: str) -> Call[P, R]:
         """Return this step or tool with an identity for its next call, in place of the hash of its arguments (E8).

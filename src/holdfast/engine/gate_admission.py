@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -47,7 +46,7 @@ async def acquire_share(attempt: Attempt, gate: Gate, node: str) -> Share:
     share = gate.try_acquire()
     if share is None:
         share = await _wait_in_line(attempt, gate, node, line)
-    line.passed_at = time.monotonic()
+    line.passed_at = attempt.loop.time()
     return share
 
 
@@ -55,11 +54,11 @@ async def _wait_in_line(attempt: Attempt, gate: Gate, node: str, line: _Line) ->
     acquiring = asyncio.ensure_future(gate.acquire())
     attempt.held_by[node] = gate.name
     line.waiting.append(acquiring)
-    patience, since = attempt.config.gate_park_seconds, time.monotonic()
+    patience, since = attempt.config.gate_park_seconds, attempt.loop.time()
     try:
         while not acquiring.done():
             pause = gate.wake_in_seconds() or 0.0
-            stuck = time.monotonic() - max(since, line.passed_at) >= patience and line.waiting[0] is not acquiring
+            stuck = attempt.loop.time() - max(since, line.passed_at) >= patience and line.waiting[0] is not acquiring
             if stuck and pause <= patience:
                 longer = min(patience * 2 ** min(attempt.replay.held[node], 10), PAUSE_SECONDS_MAX)
                 pause = patience + longer * random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load

@@ -22,6 +22,7 @@ import contextlib
 import contextvars
 import os
 import platform
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -86,11 +87,12 @@ class Worker:
         kept_only: bool = False,
         gates: Callable[[], Sequence[Gate]] = tuple,
         clock: Clock | None = None,
+        steady: Callable[[], float] = time.monotonic,
         on_violation: OnViolation = log_violation,
         on_death: Callable[[LoopDied], object] = lambda _: None,
     ) -> None:
         self.name = name or new_id()
-        self.gate = WorkGate(concurrency or config.concurrency, on_violation=on_violation)
+        self.gate = WorkGate(concurrency or config.concurrency, now=steady, on_violation=on_violation)
         self.running: dict[str, Attempt] = {}  # until their ends are on disk
         self._gates = gates
         self._fixed_slots = concurrency is not None

@@ -14,11 +14,12 @@ import contextlib
 import inspect
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from unittest import mock
 
 import msgspec
 
@@ -31,6 +32,7 @@ from holdfast.durations import Duration, seconds
 from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, InvalidArguments
 from holdfast.machines import TERMINAL_JOB_STATES, Event
+from holdfast.ready.leaf_gate import LeafGate
 from holdfast.store import Job, Store
 from holdfast.store.memory import MemoryStore
 from holdfast.testing.virtual_loop import VirtualLoop
@@ -139,7 +141,10 @@ class Lab:
         if app in self._apps:
             return
         config = msgspec.structs.replace(app.config, lease_seconds=LEASE_SECONDS, effects="")
-        self._open.enter_context(app._borrowed(self.store, config, self._portal))  # noqa: SLF001 - for tests only
+        portal = cast("Portal", _MovingPortal(self._portal, self._moving))
+        self._open.enter_context(app._borrowed(self.store, config, portal))  # noqa: SLF001 - for tests only
+        for gate in {id(leaf): leaf for call in app.calls_by_name().values() for leaf in _leaves(call.gate)}.values():
+            self._open.enter_context(mock.patch.object(gate, "_now", self._loop.time))
         self._apps.append(app)
         self._entries.update(app.entries)
 
@@ -197,6 +202,7 @@ class Lab:
             RunCanceled: the run was canceled.
             RunTimedOut: the run exceeded its deadline.
         """
+        self._portal.run(self._row(run))
         return self._portal.run(self._result(run))
 
     async def _result(self, run: RunHandle) -> Any:
@@ -225,7 +231,7 @@ class Lab:
         if not isinstance(call, Call):
             raise InvalidArguments("call", f"must be a step or tool, got {call!r:.80}")
         if isinstance(fake, Recorded):
-            fake.stands_for = call.name
+            fake = fake.standing_for(call.name)
         self._open.enter_context(replaced(call, fake))
 
     def crash_everywhere(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> CrashReport:
@@ -290,6 +296,10 @@ class Lab:
 
     # Parts that `crashes` uses
 
+    def another(self, later_seconds: float = 0.0) -> Lab:
+        """Return a new lab of the same kind."""
+        return Lab(self._kind, start_at=self._start_at + timedelta(seconds=later_seconds))
+
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the lab's loop, and wait for its end."""
         return self._portal.run(story)
@@ -337,7 +347,10 @@ class Lab:
     def hire(self, store: Store) -> Worker:
         """Start a worker on a store. Call it on the lab's loop."""
         app = self._apps[0]
-        worker = Worker(store, self._entries, app.config, children=app.submission, clock=self._clock, build=app.build)
+        worker = Worker(
+            store, self._entries, app.config, children=app.submission, clock=self._clock, build=app.build,
+            steady=self._loop.time,
+        )  # fmt: skip
         self._workers[worker] = self._loop.create_task(worker.run())
         return worker
 
@@ -345,8 +358,25 @@ class Lab:
         """End a worker as a crash would: it writes nothing more."""
         await end_tasks(self._workers.pop(worker))
 
+    async def _moving(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Run a call of the app, such as ``run.result()``, and let time move until it ends."""
+        if self._loop.is_settling:
+            return await call
+        task = asyncio.ensure_future(call)
+        settling = asyncio.ensure_future(self._loop.settle(self._loop.time() + LONGEST_SECONDS, stay=True))
+        try:
+            await asyncio.wait({task, settling}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                settling.result()
+                raise RunStuck("the call cannot end: nothing can run any more. Do first what the run waits for")
+            return task.result()
+        finally:
+            await end_tasks(task, settling)
+
     async def explained(self, run: RunHandle) -> str:
         """Return in words what a run waits for."""
+        if not self._apps:
+            raise InvalidArguments("run", f"{run.id} was not started in this lab")
         return (await self._apps[0].aexplain(run.id)).explanation
 
     async def _row(self, run: RunHandle) -> Job:
@@ -384,6 +414,31 @@ class Lab:
         return "a function in a thread" if threads > 0 else None
 
 
+class _MovingPortal:
+    """The portal of a borrowed app. Its calls let the time move until they end."""
+
+    def __init__(self, portal: Portal, moving: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]) -> None:
+        self._portal = portal
+        self._moving = moving
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the lab's loop, and wait for its result."""
+        return cast("T", self._portal.run(self._moving(coroutine)))
+
+    def stop(self) -> None:
+        """Do nothing: the lab goes on."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._portal, name)
+
+
+def _leaves(gate: Any) -> list[LeafGate]:
+    """Return the gates that a gate consists of and that have a clock."""
+    if isinstance(gate, LeafGate):
+        return [gate]
+    return [leaf for leaf in getattr(gate, "leaves", ()) if isinstance(leaf, LeafGate)]
+
+
 class _Counting:
     """A store whose calls are counted while they are under way: its threads are not those of the loop."""
 
@@ -411,12 +466,12 @@ def replaced(call: Call[..., Any], fake: Callable[..., Any]) -> Any:
         outcome = call_fake(fake, arguments)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
-    own = call.function, call.is_async
-    call.function, call.is_async = stand_in, True
+    own, was_async = call.function, call.is_async
+    call.replace_function(stand_in, is_async=True)
     try:
         yield
     finally:
-        call.function, call.is_async = own
+        call.replace_function(own, is_async=was_async)
 
 
 def waits_for(job: Job, key: str | None) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,13 +33,20 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A laboratory that runs jobs in virtual time."""
     from holdfast.testing.lab import Lab  # noqa: PLC0415 - a test suite without it pays nothing
 
-    marker = request.node.get_closest_marker("holdfast")
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{request.path.stem}-{request.node.name}")
+    chosen: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("holdfast"))):  # the closest last
+        if marker.args:
+            raise pytest.UsageError(f"{request.node.nodeid}: write @pytest.mark.holdfast(store=…), with names")
+        chosen |= marker.kwargs
+    place = f"{request.path.stem}-{request.node.nodeid.partition('::')[2].replace('::', '-')}"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", place)
+    if name != place:  # two names must not become one
+        name = f"{name}-{zlib.crc32(place.encode()):08x}"
     options = {
         "golden": request.path.parent / "histories" / name,
         "recording": request.config.getoption(RECORD, default=False),
     }
-    with Lab(**{**options, **(marker.kwargs if marker is not None else {})}) as lab:
+    with Lab(**{**options, **chosen}) as lab:
         yield lab
 
 

@@ -32,6 +32,7 @@ from holdfast.engine.replay_report import line_of_frame
 from holdfast.errors import HoldfastError
 
 REAL_SECONDS = 2.0  # that real work may take
+SETTLE_SECONDS = 20.0  # real seconds that one call of the lab may take
 TICK = 2.0**-20  # times are multiples of it, so that their sums with the date are exact
 LOOK_SECONDS = 0.005  # between two looks at threads, which may end without a word
 
@@ -58,8 +59,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._horizon = -math.inf  # up to which time may move
         self._settling: asyncio.Future[None] | None = None
         self._stays = False
+        self._settles_since = 0.0
         self._at_work = at_work
-        self._threads = 0  # calls in threads of the default executor
+        self._threads = 0  # calls in threads
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap, by time
         self._numbers = count()
         selector = _Selector(self)
@@ -94,10 +96,23 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self._settling is not None:
             raise RuntimeError("another call already moves the time")
         self._settling, self._horizon, self._stays = self.create_future(), until, stay
+        self._settles_since = time.monotonic()
         try:
             await self._settling
         finally:
             self._settling, self._horizon = None, -math.inf
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether a call lets the time move."""
+        return self._settling is not None
+
+    def give_up_if_endless(self) -> bool:
+        """End a `settle` that takes too long. Return whether it did."""
+        if self._settling is None or time.monotonic() - self._settles_since < SETTLE_SECONDS:
+            return False
+        text = f"the code still runs after {SETTLE_SECONDS:g} real seconds, and {self._virtual_time:g} virtual ones"
+        return self.fail(RealWork(f"{text}: a job that never ends? Use lab.advance to run it for a while"))
 
     def rest(self, timeout: float | None) -> bool:
         """Move the time, or tell `settle` that nothing can run. Return False if neither is possible."""
@@ -117,9 +132,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Future[Any]:
         """Run a function in a thread. Time stands still until it ends."""
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
-        if executor is None:
-            self._threads += 1
-            future.add_done_callback(self._thread_ended)
+        self._threads += 1
+        future.add_done_callback(self._thread_ended)
         return future
 
     def _thread_ended(self, _: object) -> None:
@@ -144,6 +158,7 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._own: set[int] = set()
+        self._works_since: float | None = None  # when the real work that is under way was first seen
         self._ignored: set[int] = set()  # sockets that were silent for too long
 
     def own_descriptors(self) -> None:
@@ -152,15 +167,18 @@ class _Selector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready: list[Any] = super().select(0)
+        self._loop.give_up_if_endless()
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        began = time.monotonic()
         while (work := self._work()) is not None:
+            self._works_since = self._works_since or time.monotonic()
             ready = super().select(LOOK_SECONDS)
-            if ready:
+            if time.monotonic() - self._works_since > REAL_SECONDS and self._named(work):
+                self._works_since = None
                 return ready
-            if time.monotonic() - began > REAL_SECONDS and self._named(work):
-                return []
+            if ready:
+                return ready  # perhaps only a heartbeat: the work still counts from its begin
+        self._works_since = None
         if self._loop.rest(timeout):
             return []
         return list(super().select(None))

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from holdfast.authoring.conductor import conductor, external
 from holdfast.authoring.functions import Call
+from holdfast.errors import InvalidArguments
 from holdfast.testing.virtual_loop import HoldfastTestWarning
 
 
-class Act(NamedTuple):
-    """One call of a tool that reached the outside."""
+class Act:
+    """One call of a tool that reached the outside.
 
-    tool: str
-    arguments: dict[str, Any]
-    key: str | None  # that the other system would get: the same in all attempts of one call
+    Attributes:
+        tool: the name of the tool.
+        arguments: its arguments.
+        key: what the other system would get to recognise a repeat: the same in all attempts of one call.
+        failed: whether it raised, so that Holdfast knows that it may be tried again.
+    """
+
+    def __init__(self, tool: str, arguments: dict[str, Any], key: str | None) -> None:
+        self.tool = tool
+        self.arguments = arguments
+        self.key = key
+        self.failed = False
+
+    def __repr__(self) -> str:
+        return f"<{self.tool} {self.arguments}>"
 
 
 class World:
@@ -26,6 +40,7 @@ class World:
 
     def __init__(self) -> None:
         self.acts: list[Act] = []
+        self._names: set[str] = {"tool"}  # that its stand-ins stand for
 
     def tool(self, fake: Callable[..., Any] | None = None) -> Callable[..., Any]:
         """Return a stand-in for a tool that records each call, and then calls `fake`.
@@ -37,7 +52,7 @@ class World:
 
     def calls(self, tool: Call[..., Any] | str) -> list[dict[str, Any]]:
         """Return the arguments of each call of a tool, in order."""
-        name = tool if isinstance(tool, str) else tool.name
+        name = self._known(tool)
         return [act.arguments for act in self.acts if act.tool == name]
 
     def count(self, tool: Call[..., Any] | str) -> int:
@@ -46,31 +61,70 @@ class World:
 
     def at_most_once(self, tool: Call[..., Any] | str) -> bool:
         """Return whether no call of a tool has acted twice."""
-        name = tool if isinstance(tool, str) else tool.name
-        keys = Counter(act.key for act in self.acts if act.tool == name)
+        name = self._known(tool)
+        keys = Counter(act.key for act in self.acts if act.tool == name and not act.failed)
         return all(count == 1 for count in keys.values())
 
-    def note(self, tool: str, arguments: dict[str, Any]) -> None:
+    def _known(self, tool: Call[..., Any] | str) -> str:
+        name = tool if isinstance(tool, str) else tool.name
+        if name not in self._names:
+            known = ", ".join(sorted(self._names)) or "none"
+            raise InvalidArguments("tool", f"this world has no stand-in for {name!r}; it has: {known}")
+        return name
+
+    def note(self, tool: str, arguments: dict[str, Any]) -> Act:
         """Record a call of a tool."""
         call = external.get()
         if call is None and conductor.get() is not None:
             message = f"{tool} acts in the job's own code, which runs again after a crash: make it a tool"
             warnings.warn(message, HoldfastTestWarning, stacklevel=3)
-        self.acts.append(Act(tool, arguments, call[0] if call is not None else None))
+        self.acts.append(Act(tool, _copied(arguments), call[0] if call is not None else None))
+        return self.acts[-1]
+
+    def stands_for(self, name: str) -> None:
+        """Note that one of its stand-ins stands for a tool."""
+        self._names.add(name)
 
 
 class Recorded:
-    """A stand-in that records its calls. `lab.replace` tells it which tool it stands for."""
+    """A stand-in that records its calls. `lab.replace` makes one for each tool that it stands for."""
 
-    def __init__(self, world: World, fake: Callable[..., Any] | None) -> None:
+    def __init__(self, world: World, fake: Callable[..., Any] | None, name: str = "tool") -> None:
         self._world = world
         self._fake = fake
-        self.stands_for = "tool"
+        self._name = name
 
-    def __call__(self, **arguments: Any) -> Any:
+    def standing_for(self, name: str) -> Recorded:
+        """Return the same stand-in for one tool."""
+        self._world.stands_for(name)
+        return Recorded(self._world, self._fake, name)
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
         """Record the call, and act."""
-        self._world.note(self.stands_for, arguments)
-        return call_fake(self._fake, arguments) if self._fake is not None else None
+        arguments = {**{str(number): value for number, value in enumerate(args)}, **arguments}
+        act = self._world.note(self._name, arguments)
+        if self._fake is None:
+            return None
+        try:
+            outcome = call_fake(self._fake, arguments)
+        except Exception:
+            act.failed = True
+            raise
+        return self._awaited(act, outcome) if inspect.isawaitable(outcome) else outcome
+
+    async def _awaited(self, act: Act, outcome: Awaitable[Any]) -> Any:
+        try:
+            return await outcome
+        except Exception:
+            act.failed = True
+            raise
+
+
+def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return copy.deepcopy(arguments)
+    except Exception:  # noqa: BLE001 - some values cannot be copied
+        return dict(arguments)
 
 
 def call_fake(fake: Callable[..., Any], arguments: dict[str, Any]) -> Any:
