@@ -472,6 +472,23 @@ def test_a_signal_that_the_code_does_not_use_is_named(edit: tuple[str, str], sig
     assert not signals or "does not use the signal of wait:go" in run_line(found)
 
 
+@pytest.mark.parametrize("mistake", ["missing()", "cents.missing", 'await charge("many")', "len(5)"])
+def test_a_mistake_after_a_signal_that_has_come_is_found(mistake: str) -> None:
+    """The run is queued, and fails as soon as a worker takes it."""
+    old = Shop(BEFORE)
+    run = old.app.start("work", "A1")
+    old.work()
+    old.app.signal(run.id, "go", "yes")
+    store = old.app.store()
+    assert isinstance(store, MemoryStore)
+    wait = '    answer = await wait_for("go")\n'
+    new = Shop(changed(((wait, f"{wait}    {mistake}\n"),)), store)
+    found: RunCheck = new.app.block(check_run(new.app, new.app.events(run.id)))
+    assert found.verdict.is_failure, found
+    new.work()
+    assert new.app.get(run.id).status == "failed"
+
+
 def test_a_result_of_another_type_is_a_misfit_once_the_run_is_about_to_end_or_has_ended() -> None:
     """The history has everything up to the end: `return` alone has changed."""
     old = Shop(BEFORE)

@@ -534,3 +534,53 @@ def test_code_that_ends_without_a_tool_in_doubt_asks(shop: Shop, answer: str) ->
 
 async def _acted(acted: list[str]) -> bool:
     return bool(acted)
+
+
+def test_two_builds_that_do_not_fit_each_other_ask_instead_of_passing_the_job_on(shop: Shop) -> None:
+    """Each has recorded a call that the other does not make so."""
+
+    def declare(build: str, number: int) -> App:
+        app = App("shop", config=quick(shop.url), build=build)
+        if shop.apps and shop.url == "memory:":
+            app._opened = shop.apps[0]._store()
+        shop.apps.append(app)
+
+        @app.tool
+        async def x(n: int) -> int:
+            return n
+
+        @app.tool
+        async def y(n: int) -> int:
+            return n
+
+        @app.job
+        async def work() -> None:
+            if build == "1":
+                await x(number)
+            await wait_for("first")
+            await y(number)
+            await wait_for("second")
+            await x(number)
+
+        return app
+
+    async def story() -> None:
+        old, new = declare("1", 1), declare("2", 2)
+        handle = await old.astart("work")
+        await drain(old)
+        await old.asignal(handle.id, "first")
+        await drain(new)
+        await old.asignal(handle.id, "second")
+        working = [asyncio.create_task(app.worker().arun()) for app in (old, new)]
+        await until(lambda: _asks(old))
+        for task in working:
+            task.cancel()
+        await asyncio.wait(working)
+        assert len(await old.aevents(handle.id)) < 40
+        assert await old.averify() == {}
+
+    play(story())
+
+
+async def _asks(app: App) -> bool:
+    return bool(await app.ainbox())

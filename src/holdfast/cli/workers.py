@@ -42,7 +42,7 @@ def _worker(worker: WorkerStatus, now: float) -> list[str]:
     card = worker.card
     heard = f"last heartbeat {now - card.seen_at:.0f} s ago"
     gone = "LOST" if card.blocked is None or card.slots else "NOT READY"
-    lost = "" if worker.alive else click.style(f", {gone}", fg="red")
+    lost = "" if worker.alive else f", {gone}"
     build = f"  build {card.build}" if card.build is not None else ""
     slots = f"{len(worker.running)} of {card.slots} slots"
     lines = [f"{card.name}  {card.host} pid {card.pid}{build}  {slots}  {heard}{lost}"]

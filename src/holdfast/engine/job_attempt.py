@@ -337,7 +337,7 @@ class Attempt:
         build = self.replay.builds.get(self.attempt)
         self._intent = misfit.question(self.replay, error, build)
         began = self._intent[1][DEPLOY]["began"]
-        if began is None or began == build:
+        if began is None or began == build or build in self.replay.handed_to:  # the other build does not fit, either
             self._close()
         else:
             self._unwind()  # or the code would go on while the workers are read

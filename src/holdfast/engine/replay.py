@@ -35,6 +35,7 @@ from holdfast.machines import HistoryEvent, JobEvent
 from holdfast.machines.keys import (
     BUDGET_KEY,
     CHANGED,
+    DEPLOY,
     DEPLOY_KEY,
     DOUBT_KEY,
     ENDED,
@@ -145,6 +146,7 @@ class Replay:
         self.undeclared: set[str] = set()  # tools in doubt whose last try has an end: they are declared again
         self.in_doubt: dict[str, int] = {}  # node of a tool → attempt that started it
         self.builds: dict[int, str | None] = {}  # attempt → the build of its worker
+        self.handed_to: set[str] = set()  # builds to which the job was given because the code did not fit
         self._left_unused: set[str] = set()  # calls whose outcome an operator has agreed not to use
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
         self.completed_waits: dict[str, dict[str, Any]] = {}
@@ -356,6 +358,8 @@ class Replay:
     def _requeued(self, event: Past, payload: dict[str, Any], node: str) -> None:
         del event
         retried = payload.get("reason") == "retry"
+        if payload.get("reason") == DEPLOY:
+            self.handed_to.add(str(payload.get("build")))
         self.is_fork = self.is_fork or payload.get("reason") == FORK
         self.failures = 0 if payload.get("actor") else self.failures + retried
         if payload.get("gate"):

@@ -58,6 +58,8 @@ from holdfast.errors import (
     InvalidArguments,
     InvalidResult,
     NonDeterminism,
+    NotAwaited,
+    NotInJobCode,
     SecretUnavailable,
     WaitTimeout,
 )
@@ -66,6 +68,8 @@ from holdfast.machines.job_table import TARGETS
 from holdfast.machines.keys import CHANGED
 
 QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
+# Errors of the code itself. No job is written to raise them.
+MISTAKES = (NameError, AttributeError, TypeError, ImportError, InvalidArguments, NotAwaited, NotInJobCode)
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
 
 
@@ -267,7 +271,7 @@ class ReplayCheck:
             return []  # it failed the same way before, and is retried
         last = self._last_move()
         went_on = self._replay.unasked() or (last is not None and last.type == JobEvent.WAITING)
-        if not went_on:
+        if not went_on and not isinstance(error, MISTAKES):
             return []  # it may have been about to raise
         verdict = VERDICTS.get(type(error), Verdict.STOPS)
         return [Misfit(verdict, f"it now raises {type(error).__name__}: {error}", raised_at(error))]

@@ -57,6 +57,7 @@ def replace(
     facts: dict[str, Any] = {"deadline": _deadline(job, now)}
     if job.parent is not None:
         facts |= {"parent": job.parent, "parent_key": job.parent_key, "trace_id": job.trace_id}
+        facts["kept_for"] = job.kept_for  # of a child: its parent may be kept for the same build
     decision.successor = msgspec.structs.replace(fork, **facts)
     taken = {signal.id for signal in decision.used}
     unused = tuple(signal for signal in inbox.unused() if signal.id not in taken and _is_for_the_chain(signal.key))
