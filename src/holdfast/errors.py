@@ -17,6 +17,8 @@
     │   ├── UnknownEntry (LookupError)            no job function has this name
     │   ├── UnknownJob (LookupError)              no job has this id
     │   ├── UnknownBuild (LookupError)            nothing in the store needs or has this build of the code
+    │   ├── UnknownSchedule (LookupError)         no schedule has this name
+    │   ├── ScheduleExists (ValueError)           another schedule has this name; nothing was stored
     │   ├── EffectConflict (ValueError)           the call already has a different effect
     │   ├── NotInDoubt (RuntimeError)             the job does not wait for an answer about this tool
     │   ├── QuestionClosed (RuntimeError)         the run no longer asks this question; nothing was stored
@@ -73,9 +75,9 @@ __all__ = [
     "InvalidTable", "InvalidTransition", "InvalidWake", "JobStuck", "LimitsChanged", "LoopDied", "MissingWake",
     "NonDeterminism", "NotAllowed", "NotAwaited", "NotInDoubt", "NotInJobCode", "NotInsideJob", "NotRecorded",
     "PayloadTooLarge", "Permanent", "PlanFailed", "QuestionClosed", "QueueFull", "RunCanceled", "RunFailed",
-    "RunTimedOut", "SecretUnavailable", "StaleAttempt", "StepFailed", "StoreReplaced", "StoreUnavailable",
-    "TransitionRefused", "UnknownBuild", "UnknownEntry", "UnknownJob", "WaitTimeout", "WakeOutsidePending",
-    "WakeRefused",
+    "RunTimedOut", "ScheduleExists", "SecretUnavailable", "StaleAttempt", "StepFailed", "StoreReplaced",
+    "StoreUnavailable", "TransitionRefused", "UnknownBuild", "UnknownEntry", "UnknownJob", "UnknownSchedule",
+    "WaitTimeout", "WakeOutsidePending", "WakeRefused",
 ]  # fmt: skip
 
 
@@ -249,6 +251,28 @@ class UnknownJob(HoldfastError, LookupError):
 
     def _own_text(self) -> str:
         return f"no job has the id {self.job!r}: check the id and the store; `holdfast runs` lists runs"
+
+
+class UnknownSchedule(HoldfastError, LookupError):
+    """No schedule has this name. Check the name, and which database you use."""
+
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(schedule)
+
+    def _own_text(self) -> str:
+        return f"no schedule has the name {self.schedule!r}: `holdfast schedules list` lists schedules"
+
+
+class ScheduleExists(HoldfastError, ValueError):
+    """Another schedule has this name, and nothing was stored. Choose another name, or change the existing one."""
+
+    def __init__(self, schedule: str) -> None:
+        self.schedule = schedule
+        super().__init__(schedule)
+
+    def _own_text(self) -> str:
+        return f"the schedule {self.schedule!r} exists: choose another name, change it, or delete it first"
 
 
 class StoreUnavailable(HoldfastError, RuntimeError):

@@ -17,6 +17,8 @@ import pytest
 from holdfast import App, Limits, wait_for
 from holdfast.client.move_store import move, take_back
 from holdfast.errors import InvalidSetting, StoreUnavailable
+from holdfast.schedules.definition import define
+from holdfast.schedules.schedule import JobTemplate, stream_of
 from holdfast.store import (
     Append,
     Cancel,
@@ -33,6 +35,7 @@ from holdfast.store import (
 )
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.request_keys import KeepAnswer, Once, Repeat
+from holdfast.store.schedule_commands import Declaration, DeclareSchedules, PauseSchedule
 from holdfast.store.sql.event_rows import count_events
 from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import fresh_schema, server
@@ -64,11 +67,16 @@ async def filled(store: SqliteStore, more: int = 0) -> None:
     await store.commit([submit("child", parent="running", parent_key="c", due_at=4e9), submit("queued", priority=3)])
     await store.commit([PutWorker(WorkerCard("w", "host", 1, 1, None, ("shop.checkout",), 15.0))])
     await store.commit([submit(f"more{number:04}", priority=-1) for number in range(more)])
+    template = JobTemplate(plugin="shop", entry="checkout")
+    yearly = Declaration(name="yearly", definition=define(cron="@yearly", tz="Asia/Tokyo"), template=template)
+    await store.commit([DeclareSchedules("shop", "1.0", (yearly,)), PauseSchedule("shop.yearly", "moving")])
 
 
 async def everything(store: Store) -> dict[str, Any]:
     rows = await store.jobs(limit=10_000)
-    return {
+    schedules = [(row, await store.events(stream_of(row.id))) for row in await store.schedules()]
+    assert [row.id for row, _ in schedules] == ["shop.yearly"]
+    return {"schedules": schedules} | {
         row.id: (row, await store.events(row.id), await store.inbox(row.id), await store.evidence(row.id))
         for row in rows
     }

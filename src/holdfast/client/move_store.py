@@ -120,6 +120,7 @@ def _move(leaving: MovingSource, arriving: MovingTarget, path: str, name: str) -
             arriving.take_budgets(leaving.budgets())
             arriving.take_audit(leaving.audit())
             arriving.take_request_keys(leaving.request_keys())
+            arriving.take_schedules(leaving.schedules())
         for luggage in leaving.batches() if surely_not_there else ():
             broken += _wrong(luggage)
             arriving.take(luggage)

@@ -1,7 +1,7 @@
 """A worker: claims jobs, keeps their leases, runs their attempts, and sweeps what time has ended (SPEC section 2).
 
 It does not poll for work. It wakes when this process or, as the store reports, another process has committed something.
-It also wakes when something becomes due, or when a slot is free.
+It also wakes when something becomes due, such as a tick of a schedule, or when a slot is free.
 
 What can go wrong, and what happens then:
 
@@ -46,6 +46,7 @@ from holdfast.job_log import log_reclaimed
 from holdfast.machines.ready_table import ReadyState
 from holdfast.ready import Gate, OnViolation, WakeSource, log_violation
 from holdfast.store import (
+    Advance,
     Claim,
     Claimed,
     Claims,
@@ -62,7 +63,7 @@ from holdfast.store.commands import ASKED, DEATHS, LIMITS, ROOM, WORK
 from holdfast.store.effects import EffectStore
 
 CLAIM_MAX = 500  # jobs taken by one claim: a claim for many costs little more than for one
-SWEEP_MAX = 100  # jobs that one sweep touches; a full sweep is followed by another at once
+SWEEP_MAX = 100  # jobs, and schedules, that one sweep touches; a full sweep is followed by another at once
 STAY_FACTOR = 4  # a job stays in memory at a wait for so many times as long as its last wait took
 STAY_SECONDS_MAX = 0.2  # a job that would stay longer is suspended at once
 FRESH_SECONDS = 0.1  # for which the store's time is reused, while nothing is reported
@@ -325,8 +326,8 @@ class Worker:
             await self._write(*map(ReleaseLeases, await self._store.dead_workers()))
             self._sweep_at = await self._store.next_due()
         if self._is_sweep_due(now):
-            expired, reclaimed = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX))
-            full = len(expired.jobs) == SWEEP_MAX or len(reclaimed.jobs) == SWEEP_MAX
+            expired, reclaimed, advanced = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX), Advance(SWEEP_MAX))
+            full = SWEEP_MAX in {len(expired.jobs), len(reclaimed.jobs), len(advanced.schedules)}
             if reclaimed.jobs:  # in a task: the claims of this turn must not wait for the log
                 task = asyncio.create_task(log_reclaimed(self._store, reclaimed.jobs), context=self._context)
                 self._logging.add(task)

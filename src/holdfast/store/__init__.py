@@ -38,10 +38,11 @@ from holdfast.store.commands import (
 from holdfast.store.limits import Blocked, Limits, QueueState
 from holdfast.store.protocol import Store
 from holdfast.store.rows import Evidence, Job, Lease, Signal, WorkerCard, rebuilt
+from holdfast.store.schedule_commands import Advance
 
 __all__ = [
-    "Answer", "Append", "Appended", "Blocked", "Cancel", "Claim", "Claimed", "Claims", "Command", "Evidence", "Expire",
-    "Job", "JobIds", "Keep", "KeepEvidence", "KeepExport", "Lease", "Leases", "Limits", "Pause", "PauseQueue",
+    "Advance", "Answer", "Append", "Appended", "Blocked", "Cancel", "Claim", "Claimed", "Claims", "Command", "Evidence",
+    "Expire", "Job", "JobIds", "Keep", "KeepEvidence", "KeepExport", "Lease", "Leases", "Limits", "Pause", "PauseQueue",
     "Progress", "Purge", "PutBlob", "PutWorker", "QueueState", "Reclaim", "ReleaseLeases", "RemoveWorker", "Renew",
     "Resolve", "Resume", "Retry", "SendSignal", "SetLimits", "Signal", "SignalResult", "Store", "Submit", "Submitted",
     "Successor", "WorkerCard", "rebuilt",

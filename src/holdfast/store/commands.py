@@ -24,6 +24,17 @@ from holdfast.store.audit import Audited
 from holdfast.store.limits import Blocked, Limits
 from holdfast.store.request_keys import KeepAnswer, Once
 from holdfast.store.rows import Evidence, Job, JobSpec, PastEvent, WorkerCard
+from holdfast.store.schedule_commands import (
+    Advance,
+    BackfillSchedule,
+    ChangeSchedule,
+    CreateSchedule,
+    DeclareSchedules,
+    DeleteSchedule,
+    FireSchedule,
+    PauseSchedule,
+    ResumeSchedule,
+)
 from holdfast.store.shared_budgets import SpendBudget
 
 # What a commit has changed, as a sum of flags. Subscribers of a store get it.
@@ -449,6 +460,15 @@ Command = (
     | RemoveWorker
     | SetLimits
     | PauseQueue
+    | Advance
+    | CreateSchedule
+    | DeclareSchedules
+    | ChangeSchedule
+    | PauseSchedule
+    | ResumeSchedule
+    | FireSchedule
+    | BackfillSchedule
+    | DeleteSchedule
     | Audited
     | KeepAnswer
     | Once

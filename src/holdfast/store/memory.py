@@ -9,6 +9,7 @@ import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -17,10 +18,11 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, QueueFull, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, TERMINAL_RUN_STATUSES, Event, JobState, RunRecord, RunStatus
 from holdfast.machines.run_projection import run_name
+from holdfast.schedules.schedule import Schedule, stream_of
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
 from holdfast.store.audit import AuditRow, audit_rows, unwrapped
-from holdfast.store.commands import LIMITS, PROGRESS, WORK
+from holdfast.store.commands import EVENTS, LIMITS, PROGRESS, WORK
 from holdfast.store.limits import (
     Blocked,
     LimitRow,
@@ -53,6 +55,8 @@ from holdfast.store.run_queries import (
     merged,
     with_progress,
 )
+from holdfast.store.schedule_commands import EndedRun
+from holdfast.store.schedule_writes import SCHEDULE_COMMANDS, ScheduleTable, ends_run, schedule_answer
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.sql.limit_claims import Pick, Places, held_back, interleaved, is_waiting, place_of
 from holdfast.store.stream_writer import Decision
@@ -70,7 +74,7 @@ def _alone(read: Read) -> Read:
     return cast("Read", locked)
 
 
-class MemoryStore:
+class MemoryStore(ScheduleTable):
     """A store in this process's memory."""
 
     floor_seconds: float | None = None
@@ -90,6 +94,9 @@ class MemoryStore:
         self._budgets: dict[str, BudgetRow] = {}
         self._audit: deque[AuditRow] = deque()
         self._audited = 0  # rows that were ever written
+        self._schedules: dict[str, Schedule] = {}
+        self._ended_runs: list[tuple[float, EndedRun]] = []  # that their schedules have not taken note of
+        self._builds: dict[str, dict[str, int]] = {}  # that have declared schedules, by app, with their order
         self._requests: dict[str, tuple[str, str]] = {}  # fingerprint and answer of requests, by key
         self._request_times: deque[tuple[float, str]] = deque()
         self._now = 0.0  # the time of the transaction under way
@@ -114,6 +121,7 @@ class MemoryStore:
             SpendBudget: self._spend_budget,
             c.PurgeAudit: self._purge_audit,
             KeepAnswer: lambda command: command.answer,
+            **dict.fromkeys(SCHEDULE_COMMANDS, partial(schedule_answer, self)),
         }
         self._lock = threading.Lock()
         self._notices: list[Callable[[int], None]] = []
@@ -257,12 +265,14 @@ class MemoryStore:
     @_alone
     async def next_due(self, after: float | None = None) -> float | None:
         since = self._clock.now() if after is None else after
-        return min((time for job in self._jobs.values() for time in _times(job, since)), default=None)
+        times = [time for job in self._jobs.values() for time in _times(job, since)]
+        return min([*times, *self._schedule_times()], default=None)
 
     @_alone
     async def has_work(self) -> bool:
         now = self._clock.now()
-        return any(time <= now for job in self._jobs.values() for time in _times(job, 0.0))
+        times = [time for job in self._jobs.values() for time in _times(job, 0.0)]
+        return any(time <= now for time in [*times, *self._schedule_times()])
 
     async def now(self) -> float:
         return self._clock.now()
@@ -282,11 +292,14 @@ class MemoryStore:
             answer = self._carry_out(command)
         except HoldfastError as refusal:
             return refusal
+        self._follow()
+        return answer
+
+    def _follow(self) -> None:
         while self._next:
             following = self._next.popleft()
             if getattr(following, "job", None) in self._jobs:
                 self._carry_out(following)
-        return answer
 
     def _carry_out(self, command: c.Command) -> Any:
         return self._handlers.get(type(command), self._about_one_job)(command)
@@ -322,6 +335,9 @@ class MemoryStore:
         self._jobs[job.id] = job
         self._events.setdefault(job.id, []).extend(zip(decision.events, decision.payloads, strict=True))
         self._change |= decision.change
+        if job.schedule is not None and decision.events and not decision.grew_only and ends_run(job):
+            self._ended_runs.append((self._now, EndedRun(job.schedule, job.id, job.course.status.value)))
+            self._change |= WORK
         for signal in decision.kept:
             self._inbox(signal.job).keep(_own(signal))
         for signal in decision.used:
@@ -454,6 +470,87 @@ class MemoryStore:
             and (parent is None or parent.state in TERMINAL_JOB_STATES - {JobState.FAILED})
             and (newest is None or newest.state in TERMINAL_JOB_STATES)
         )
+
+    # Schedules
+
+    @_alone
+    async def schedule(self, schedule: str) -> Schedule | None:
+        return self._schedules.get(schedule)
+
+    @_alone
+    async def schedules(self, after: str | None = None, limit: int = 100) -> list[Schedule]:
+        return [row for name, row in sorted(self._schedules.items()) if name > (after or "")][:limit]
+
+    def _schedule_times(self) -> list[float]:
+        due = [row.due_at for row in self._schedules.values() if row.due_at is not None]
+        return [*due, *(at for at, _ in self._ended_runs[:1])]
+
+    def time(self) -> float:
+        """Return the time of the transaction."""
+        return self._now
+
+    def lock_schedule(self, schedule: str) -> Schedule | None:
+        """Return a schedule's row."""
+        return self._schedules.get(schedule)
+
+    def lock_due_schedules(self, limit: int) -> list[Schedule]:
+        """Return the schedules that are due or have ended runs."""
+        due = sorted((row.due_at, name) for name, row in self._schedules.items() if row.due_at is not None)
+        names = {name for at, name in due[:limit] if at <= self._now}
+        first, later = self._ended_runs[:limit], self._ended_runs[limit:]
+        names |= {run.schedule for _, run in first}
+        self._ended_runs = [(at, run) for at, run in first if run.schedule in self._schedules] + later
+        return [self._schedules[name] for name in sorted(names & self._schedules.keys())]
+
+    def lock_declarations(self, plugin: str) -> dict[str, int]:
+        """Return the builds that have declared schedules."""
+        return dict(self._builds.get(plugin, {}))
+
+    def put_build(self, plugin: str, build: str, number: int) -> None:
+        """Keep the number of a build."""
+        self._builds.setdefault(plugin, {})[build] = number
+
+    def schedules_of(self, plugin: str) -> list[Schedule]:
+        """Return the schedules of an app."""
+        return [row for _, row in sorted(self._schedules.items()) if row.plugin == plugin]
+
+    def take_ended(self, schedules: Sequence[str]) -> list[EndedRun]:
+        """Remove and return the ended runs of schedules."""
+        taken = [run for _, run in self._ended_runs if run.schedule in schedules]
+        self._ended_runs = [(at, run) for at, run in self._ended_runs if run.schedule not in schedules]
+        return taken
+
+    def put_schedule(self, row: Schedule, events: list[tuple[Event, bytes]], *, wakes: bool) -> None:
+        """Keep a row and its new events."""
+        self._schedules[row.id] = row
+        self._events.setdefault(stream_of(row.id), []).extend(events)
+        self._change |= EVENTS | (WORK if wakes else 0)
+
+    def drop_schedule(self, schedule: str) -> None:
+        """Remove a schedule."""
+        del self._schedules[schedule], self._events[stream_of(schedule)]
+        self._ended_runs = [(at, run) for at, run in self._ended_runs if run.schedule != schedule]
+
+    def expect_runs(self, submits: Sequence[tuple[str, str, str]], queues: Sequence[str]) -> None:
+        """Do nothing: every row is loaded."""
+
+    def runs_at(self, names: Sequence[str]) -> Mapping[str, Job]:
+        """Return rows of jobs."""
+        return {name: self._jobs[name] for name in names if name in self._jobs}
+
+    def start_run(self, command: c.Submit) -> tuple[str, bool]:
+        """Create the run of a schedule, unless its key exists."""
+        existing = self._existing(command)
+        if existing is not None:
+            return existing.id, True
+        self._admit(command)
+        self._write(decide.submit(command, self._now, None))
+        return command.job, False
+
+    def cancel_run(self, job: str, reason: str) -> None:
+        """Cancel a run of a schedule, with what follows."""
+        self._carry_out(c.Cancel(job, reason))
+        self._follow()
 
     # Queues with limits
 

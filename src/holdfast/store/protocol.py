@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState, RunRecord
+from holdfast.schedules.schedule import Schedule
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Command, Leases
 from holdfast.store.limits import QueueState
@@ -172,6 +173,14 @@ class Store(Protocol):
         """Read the audit log, newest first, from before the given number."""
         ...
 
+    async def schedule(self, schedule: str) -> Schedule | None:
+        """Read a schedule's row. Its events are in the stream `stream_of`."""
+        ...
+
+    async def schedules(self, after: str | None = None, limit: int = 100) -> list[Schedule]:
+        """List schedules by id, from after the given one."""
+        ...
+
     async def limits(self) -> list[QueueState]:
         """Read the state of the queues that have limits, or jobs with groups, by name."""
         ...
@@ -184,7 +193,8 @@ class Store(Protocol):
         """Return when time alone next gives a sweep or a claim something to do; None if never.
 
         That is the earliest of: the due time of a queued job after `after` (by default, after now), the end of a wait,
-        the deadline of a run without a lease, the end of a lease. Pass the time of the last claim as `after`: that
+        the deadline of a run without a lease, the end of a lease, the next tick of a schedule, the end of a run that
+        its schedule has not taken note of. Pass the time of the last claim as `after`: that
         claim saw the jobs that were due before. The time of a rate limit's next start is not included; the result of
         the claim that it blocked has it.
         """

@@ -22,6 +22,7 @@ from holdfast.store.contract import (
     request_keys,
     retention,
     runs,
+    schedules,
     waits,
 )
 from holdfast.store.contract.harness import CONTRACT, Clause, Lab
@@ -42,5 +43,6 @@ __all__ = [
     "request_keys",
     "retention",
     "runs",
+    "schedules",
     "waits",
 ]

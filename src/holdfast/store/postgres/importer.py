@@ -24,7 +24,7 @@ from holdfast.store.postgres.statements import Statements
 from holdfast.store.sql.columns import JOB_COLUMNS, JOB_WRITTEN, job_of, job_row, limits_row
 from holdfast.store.sql.event_rows import EVENT_COLUMNS, EVENT_READ, count_events
 from holdfast.store.sql.migrate import quoted
-from holdfast.store.sqlite.export import ALONG, JobDump
+from holdfast.store.sqlite.export import ALONG, JobDump, ScheduleDump
 
 T = TypeVar("T")
 
@@ -102,6 +102,19 @@ class MovingTarget:
         def taken() -> None:
             for row in rows:
                 self._connection.execute(sql.encode(), row)
+
+        self._guarded(taken)
+
+    def take_schedules(self, dump: ScheduleDump) -> None:
+        """Write the schedules with their streams. A build that this store knows keeps its number."""
+        builds = f"INSERT INTO {self._schema}.schedule_builds VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+
+        def taken() -> None:
+            self._copy("schedules", "id, plugin, due_at, row", dump.rows)
+            self._copy("events", EVENT_COLUMNS, dump.events)
+            self._copy("schedule_ends", "schedule, job, status, at", dump.ends)
+            for row in dump.builds:
+                self._connection.execute(builds.encode(), row)
 
         self._guarded(taken)
 

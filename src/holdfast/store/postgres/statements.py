@@ -34,6 +34,7 @@ class Statements:
         self._writing(schema)
         self._finding(schema)
         self._producing(schema)
+        self._scheduling(schema)  # before `has_work`, which includes it
         self._workers(schema)
         self._locking(schema)
         self._limiting(schema)
@@ -232,7 +233,9 @@ class Statements:
         self.next_due = (
             f"SELECT least((SELECT min(due_at) FROM {schema}.jobs WHERE state = 'queued' AND NOT claimable AND due_at >"
             f" coalesce(%s, {schema}.clock())), (SELECT min(lease_until) FROM {schema}.jobs WHERE state = 'running'),"
-            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL))"
+            f" (SELECT min(ends_at) FROM {schema}.jobs WHERE ends_at IS NOT NULL),"
+            f" (SELECT min(due_at) FROM {schema}.schedules WHERE due_at IS NOT NULL),"
+            f" (SELECT at FROM {schema}.schedule_ends ORDER BY place LIMIT 1))"
         )
         self.dead_workers = (
             f"SELECT name, seen_at FROM {schema}.workers w WHERE lock_key IS NOT NULL AND NOT EXISTS ("
@@ -245,6 +248,42 @@ class Statements:
             f" OR ({self.next_due}) <= {schema}.clock()"
         )
         self.leave = f"DELETE FROM {schema}.workers WHERE name = %s"
+
+    def _scheduling(self, schema: str) -> None:
+        self.peek_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
+        self.lock_schedule = f"SELECT row FROM {schema}.schedules WHERE id = %s FOR UPDATE"
+        due = f"SELECT id FROM {schema}.schedules WHERE due_at <= {schema}.clock() ORDER BY due_at, id LIMIT %(limit)s"
+        ended = f"SELECT schedule FROM {schema}.schedule_ends ORDER BY place LIMIT %(limit)s"
+        self.lock_due_schedules = (
+            f"SELECT row FROM {schema}.schedules WHERE id IN (({due}) UNION ({ended})) ORDER BY id"
+            " FOR UPDATE SKIP LOCKED"
+        )
+        self.drop_ends_of_deleted = (
+            f"DELETE FROM {schema}.schedule_ends WHERE place IN (SELECT e.place FROM (SELECT place, schedule FROM"
+            f" {schema}.schedule_ends ORDER BY place LIMIT %s) e WHERE NOT EXISTS"
+            f" (SELECT 1 FROM {schema}.schedules s WHERE s.id = e.schedule))"
+        )
+        self.take_ended = (
+            f"DELETE FROM {schema}.schedule_ends WHERE schedule = ANY(%s) RETURNING place, schedule, job, status"
+        )
+        self.lock_declarations = f"SELECT pg_advisory_xact_lock({_number(f'{schema}:declare')}, hashtext(%s))"
+        self.schedule_builds = f"SELECT build, number FROM {schema}.schedule_builds WHERE plugin = %s"
+        self.put_build = f"INSERT INTO {schema}.schedule_builds (plugin, build, number) VALUES (%s, %s, %s)"
+        self.schedules_of = f"SELECT row FROM {schema}.schedules WHERE plugin = %s ORDER BY id FOR UPDATE"
+        self.put_schedule = (
+            f"INSERT INTO {schema}.schedules (id, plugin, due_at, row) VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, row = excluded.row"
+        )
+        self.create_schedule = f"INSERT INTO {schema}.schedules (id, plugin, due_at, row) VALUES (%s, %s, %s, %s)"
+        self.drop_schedule = [
+            f"DELETE FROM {schema}.schedules WHERE id = %s",
+            f"DELETE FROM {schema}.schedule_ends WHERE schedule = %s",
+        ]
+        self.drop_stream = f"DELETE FROM {schema}.events WHERE job = %s"
+        self.put_ended_runs = (
+            f"INSERT INTO {schema}.schedule_ends (schedule, job, status, at) SELECT x.*, %s::double precision"
+            " FROM unnest(%s::text[], %s::text[], %s::text[]) AS x(schedule, job, status)"
+        )
 
     def _locking(self, schema: str) -> None:
         """Set the locks of limited queues: a counting transaction is alone, those that hand places on share."""

@@ -26,6 +26,7 @@ import msgspec
 import psycopg
 
 from holdfast.machines import Event, JobEvent, RunRecord
+from holdfast.schedules.schedule import Schedule, stream_of
 from holdfast.store import commands as c
 from holdfast.store.limits import LimitRow
 from holdfast.store.postgres.connection import pipelined
@@ -34,6 +35,8 @@ from holdfast.store.postgres.schema import Connection
 from holdfast.store.postgres.statements import Statements
 from holdfast.store.request_keys import DROPPED_MAX, KEPT_SECONDS, Known
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, PastEvent, Signal, WorkerCard
+from holdfast.store.schedule_commands import EndedRun
+from holdfast.store.schedule_writes import SCHEDULE_COMMANDS
 from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key
 from holdfast.store.sql.columns import (
@@ -45,6 +48,8 @@ from holdfast.store.sql.columns import (
     job_row,
     limits_of,
     limits_row,
+    schedule_of,
+    schedule_row,
     signal_of,
 )
 from holdfast.store.sql.event_rows import EventRow, events_of, history_of
@@ -56,7 +61,7 @@ MARKS = [chr(number) for number in range(30, 0, -1)]  # separators between value
 _COMPLETED, _WAITING = JobEvent.COMPLETED.value, JobEvent.WAITING.value
 _ENDS_BADLY = frozenset({JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 _ENDS = _ENDS_BADLY | {_COMPLETED}
-_LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue)  # commands that need limits
+_LIMITED = (c.Claim, c.Submit, c.SetLimits, c.PauseQueue, *SCHEDULE_COMMANDS)  # commands that need limits
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 _JOB_NAMES = JOB_COLUMNS.split(", ")
@@ -103,6 +108,7 @@ class Transaction(Batch):
         self._locks = locks or {}
         self._claimed_ahead: Any = None  # the reply to a search that was sent before anything was decided
         self._first_events: dict[str, list[PastEvent]] = {}  # of claimed jobs that have no more
+        self._schedules_there: set[str] = set()  # schedules whose rows exist, and are locked
         self._asked: dict[tuple[str, str], bool] = {}  # signals that were looked for, and whether they are known
 
     def prepare(self, batch: Sequence[c.Command]) -> None:
@@ -546,6 +552,65 @@ class Transaction(Batch):
         locked = [limits_of(row) for row in rows.fetchall()]
         self.now = clock.fetchone()[0]
         return locked[0] if locked else None
+
+    # Schedules
+
+    def peek_rows(self, names: list[str]) -> Iterable[Job]:
+        return map(job_of, self._all(self._sql.peek_rows, (names,)))
+
+    def lock_schedule(self, schedule: str) -> Schedule | None:
+        """Lock a row, then read the time."""
+        rows = self._locked_schedules(self._sql.lock_schedule, (schedule,))
+        return rows[0] if rows else None
+
+    def lock_due_schedules(self, limit: int) -> list[Schedule]:
+        """Lock rows in the order of their ids, then read the time; skip rows that others have locked."""
+        rows = self._locked_schedules(self._sql.lock_due_schedules, {"limit": limit})
+        self._connection.execute(self._sql.drop_ends_of_deleted, (limit,))
+        return rows
+
+    def _locked_schedules(self, sql: str, values: Any) -> list[Schedule]:
+        self.flush()  # with the runs that have ended in this batch; and events that are buffered have one time
+        rows = self._connection.execute(sql, values)
+        clock = self._connection.execute(self._sql.clock)
+        self._sync()
+        locked = [schedule_of(row) for row in rows.fetchall()]
+        self.now = clock.fetchone()[0]
+        self._schedules_there.update(row.id for row in locked)
+        return locked
+
+    def lock_declarations(self, plugin: str) -> dict[str, int]:
+        self._connection.execute(self._sql.lock_declarations, (plugin,))
+        return dict(self._all(self._sql.schedule_builds, (plugin,)))
+
+    def put_build(self, plugin: str, build: str, number: int) -> None:
+        self._connection.execute(self._sql.put_build, (plugin, build, number))
+
+    def schedules_of(self, plugin: str) -> list[Schedule]:
+        return self._locked_schedules(self._sql.schedules_of, (plugin,))
+
+    def take_ended(self, schedules: Sequence[str]) -> list[EndedRun]:
+        return [EndedRun(*row[1:]) for row in sorted(self._all(self._sql.take_ended, (list(schedules),)))]
+
+    def write_schedule(self, row: Schedule) -> None:
+        """Write a row. If another transaction has created it meanwhile, the batch is executed again."""
+        known = row.id in self._schedules_there
+        self._connection.execute(self._sql.put_schedule if known else self._sql.create_schedule, schedule_row(row))
+        self._schedules_there.add(row.id)
+
+    def drop_schedule(self, schedule: str) -> None:
+        self.flush()
+        for statement in self._sql.drop_schedule:
+            self._connection.execute(statement, (schedule,))
+        self._connection.execute(self._sql.drop_stream, (stream_of(schedule),))
+        self._schedules_there.discard(schedule)
+
+    def write_ended_runs(self, rows: list[EndedRun]) -> None:
+        columns = [row.schedule for row in rows], [row.job for row in rows], [row.status for row in rows]
+        self._connection.execute(self._sql.put_ended_runs, (self.now, *columns))
+
+    def stand_at_doors(self, queues: list[str]) -> None:
+        self._connection.execute(self._sql.stand_at_the_door, (queues,))
 
     def find_groups(self, command: c.Claim, row: LimitRow, most: int) -> list[str]:
         """Find groups by steps through the index."""

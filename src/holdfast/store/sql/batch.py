@@ -17,15 +17,18 @@ import msgspec
 
 from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
+from holdfast.schedules.schedule import Schedule
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
 from holdfast.store.audit import audit_rows, unwrapped
-from holdfast.store.commands import PROGRESS, WORK
+from holdfast.store.commands import EVENTS, PROGRESS, WORK
 from holdfast.store.inbox import SignalTable, StoredInbox
 from holdfast.store.limits import LimitRow
 from holdfast.store.request_keys import KeepAnswer, Known, Once, Requests
 from holdfast.store.rows import OUTDATED, Evidence, Job, PastEvent, Signal, WorkerCard, rebuilt
 from holdfast.store.run_queries import attribute_text
+from holdfast.store.schedule_commands import EndedRun
+from holdfast.store.schedule_writes import SCHEDULE_COMMANDS, ScheduleTable, ends_run, schedule_answer
 from holdfast.store.shared_budgets import BudgetRow, SpendBudget, Spent, spent_of
 from holdfast.store.sql.event_rows import SHARING_BYTES_MAX, EventRow, Sealed, event_rows
 from holdfast.store.sql.limit_claims import QueueLimits, Running
@@ -36,7 +39,7 @@ Key = tuple[str, str, str]  # plugin, entry and idempotency key
 LARGE_PLACES = 50  # a job that waits at so many places has a large row
 
 
-class Batch(SignalTable):
+class Batch(SignalTable, ScheduleTable):
     """The commands of one batch; made and used inside one transaction, by one thread.
 
     Args:
@@ -64,6 +67,8 @@ class Batch(SignalTable):
         self._new_signals: list[Signal] = []  # signals to be written
         self._used_signals: list[Signal] = []  # and those to be marked as used
         self._follows = False  # whether the current command was caused by another one
+        self._ended_runs: list[EndedRun] = []  # runs of schedules that have ended, to be written
+        self._peeked: dict[str, Job] = {}  # rows of jobs that were read without a lock
 
     def carry_out(self, batch: Sequence[c.Command]) -> list[Any]:
         """Execute every command, in order, write everything, and return the results."""
@@ -270,6 +275,68 @@ class Batch(SignalTable):
     @abstractmethod
     def find_heads(self, command: c.Claim, queue: str, wanted: Mapping[str, int]) -> dict[str, list[str]]:
         """Find and load the first jobs of each group, in the claim's order."""
+
+    # Database operations of schedules; the others are in `holdfast.store.schedule_writes`
+
+    @abstractmethod
+    def peek_rows(self, names: list[str]) -> Iterable[Job]:
+        """Read rows without a lock."""
+
+    @abstractmethod
+    def write_schedule(self, row: Schedule) -> None:
+        """Write a schedule's row, which may be new."""
+
+    @abstractmethod
+    def write_ended_runs(self, rows: list[EndedRun]) -> None:
+        """Add runs of schedules that have ended."""
+
+    @abstractmethod
+    def stand_at_doors(self, queues: list[str]) -> None:
+        """Lock queues with a maximum depth, so that no other transaction adds to them."""
+
+    def time(self) -> float:
+        """Return the time of the transaction."""
+        return self.now
+
+    def put_schedule(self, row: Schedule, events: list[Sealed], *, wakes: bool) -> None:
+        """Buffer the events of a schedule, and write its row."""
+        self._sealed += events
+        self.write_schedule(row)
+        self.change |= EVENTS | (WORK if wakes else 0)
+
+    def expect_runs(self, submits: Sequence[Key], queues: Sequence[str]) -> None:
+        """Look for the keys of new runs, and lock their queues."""
+        self.stand_at_doors(list(queues))
+        if submits:
+            self.look_up(list(submits))
+
+    def runs_at(self, names: Sequence[str]) -> Mapping[str, Job]:
+        """Return rows as this batch has changed them so far, without a lock."""
+        unread = sorted({name for name in names if name not in self.jobs and name not in self._peeked})
+        if unread:
+            self._peeked.update((job.id, job) for job in self.peek_rows(unread))
+        rows = {name: self.jobs.get(name) or self._peeked.get(name) for name in names}
+        return {name: row for name, row in rows.items() if row is not None}
+
+    def start_run(self, command: c.Submit) -> tuple[str, bool]:
+        """Create the run of a schedule, unless its key exists."""
+        assert command.idempotency_key is not None, "a tick has a key"
+        key = command.plugin, command.entry, command.idempotency_key
+        if key not in self._keys:
+            self.look_up([key])
+        existing = self._keys[key]
+        if existing is not None:
+            return existing, True
+        self._stored[command.job] = None  # its id is new, because its key is: there is nothing to read
+        self.limits.admit(self, command)
+        self._take(decide.submit(command, self.now, None))
+        self._keys[key] = command.job
+        return command.job, False
+
+    def cancel_run(self, job: str, reason: str) -> None:
+        """Cancel a run of a schedule, with what follows."""
+        self._next.append(c.Cancel(job, reason))
+        self._drain()
 
     # Commands
 
@@ -521,6 +588,9 @@ class Batch(SignalTable):
             return decision.answer
         self._changed.add(job.id)
         self.ended = self.ended or job.state in TERMINAL_JOB_STATES
+        if job.schedule is not None and decision.events and ends_run(job):
+            self._ended_runs.append(EndedRun(job.schedule, job.id, job.course.status.value))
+            self.change |= WORK
         for signal in decision.kept:
             self._new_signals.append(signal)
             self.inbox(signal.job).kept(signal)
@@ -583,6 +653,9 @@ class Batch(SignalTable):
         ]
         if attributes:
             self.put_attributes(attributes)
+        if self._ended_runs:
+            ended, self._ended_runs = self._ended_runs, []
+            self.write_ended_runs(ended)
 
     # On the class: on each batch it would make a cycle, which keeps all rows until the garbage collector runs.
     _handlers: ClassVar[Mapping[type, Callable[..., Any]]] = {
@@ -605,6 +678,7 @@ class Batch(SignalTable):
         SpendBudget: _spend_budget,
         c.PurgeAudit: lambda batch, command: batch.purge_audit(command),
         KeepAnswer: lambda _, command: command.answer,
+        **dict.fromkeys(SCHEDULE_COMMANDS, schedule_answer),
     }
 
 

@@ -10,10 +10,17 @@ import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, CancelRequest, JobState, OpenWait
 from holdfast.machines.run_projection import RunFields
+from holdfast.schedules.schedule import Schedule
 from holdfast.store.limits import LimitRow, Limits
 from holdfast.store.rows import OUTDATED, Evidence, Job, JobSpec, Lease, Signal, WorkerCard
 
-_FACTS = ("trace_id", "attributes", "continues", "first")  # of a job's spec: together in one column, as JSON
+_FACTS = (
+    "trace_id",
+    "attributes",
+    "continues",
+    "first",
+    "schedule",
+)  # of a job's spec: together in one column, as JSON
 # Columns that are fields of a job as they are. The first ones never change.
 _FIXED = ("created_at", *(name for name in JobSpec.__struct_fields__ if name not in {*_FACTS, "group"}))
 _CHANGING = ("version", "head", "attempt", "attempts", "run", "due_at", "updated_at", "exported", "wake_at", "newest")
@@ -36,6 +43,7 @@ _decode_cancel = msgspec.json.Decoder(CancelRequest).decode
 _decode_course = msgspec.json.Decoder(RunFields).decode
 _decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_limits = msgspec.json.Decoder(Limits).decode
+_decode_schedule = msgspec.json.Decoder(Schedule).decode
 _decode_card = msgspec.json.Decoder(WorkerCard).decode
 
 
@@ -85,6 +93,16 @@ def job_of(row: tuple[Any, ...]) -> Job:
         lease=Lease(worker, until) if worker is not None else None,
         kept_for=kept_for or None,
     )
+
+
+def schedule_of(row: tuple[Any, ...]) -> Schedule:
+    """Return a schedule from its column."""
+    return _decode_schedule(row[0])
+
+
+def schedule_row(schedule: Schedule) -> tuple[Any, ...]:
+    """Return a schedule's columns: id, plugin, when it is due, and the row as JSON."""
+    return schedule.id, schedule.plugin, schedule.due_at, _encode(schedule).decode()
 
 
 def signal_of(row: tuple[Any, ...]) -> Signal:

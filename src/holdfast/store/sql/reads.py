@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from holdfast.machines import Event, JobState, RunRecord
 from holdfast.machines.run_projection import run_name
+from holdfast.schedules.schedule import Schedule
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Leases
 from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, rebuilt
@@ -29,7 +30,7 @@ from holdfast.store.run_queries import (
     counts_of,
     merged,
 )
-from holdfast.store.sql.columns import card_of, evidence_of, job_of, signal_of
+from holdfast.store.sql.columns import card_of, evidence_of, job_of, schedule_of, signal_of
 from holdfast.store.sql.event_rows import SHARING_MAX, events_of
 from holdfast.store.sql.run_sql import (
     WAITING,
@@ -108,6 +109,13 @@ class SqlReads(ABC):
 
     async def audit(self, before: int | None, limit: int) -> list[AuditRow]:
         return await self._read_many(self._reads.audit, (NO_LIMIT if before is None else before, limit), audit_row_of)
+
+    async def schedule(self, schedule: str) -> Schedule | None:
+        rows = await self._read(self._reads.schedule, (schedule,))
+        return schedule_of(rows[0]) if rows else None
+
+    async def schedules(self, after: str | None = None, limit: int = 100) -> list[Schedule]:
+        return await self._read_many(self._reads.schedules, (after or "", limit), schedule_of)
 
     async def workers(self) -> list[WorkerCard]:
         return [card_of(row) for row in await self._read(self._reads.workers, ())]

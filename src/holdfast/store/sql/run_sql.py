@@ -99,6 +99,8 @@ class ReadSql:
             f" WHERE job = {mark} ORDER BY at, node, attempt, number LIMIT {mark} OFFSET {mark}"
         )
         self.workers = f"SELECT card, started_at, seen_at, build FROM {schema}workers ORDER BY name"
+        self.schedule = f"SELECT row FROM {schema}schedules WHERE id = {mark}"
+        self.schedules = f"SELECT row FROM {schema}schedules WHERE id > {mark} ORDER BY id LIMIT {mark}"
         self._mark = mark
         self._schema = schema
         open_jobs = f"{schema}jobs WHERE {_IS_OPEN}"

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreUnavailable
 from holdfast.machines import JobState
+from holdfast.schedules.schedule import stream_of
 from holdfast.store import decide
 from holdfast.store.limits import LimitRow
 from holdfast.store.rows import Job
@@ -33,7 +34,7 @@ from holdfast.store.sqlite.transaction import Transaction
 T = TypeVar("T")
 
 BATCH = 500  # jobs that are read at once
-_TABLES = ("jobs", "events", *OF_A_JOB, "workers", "limits", "budgets")
+_TABLES = ("jobs", "events", *OF_A_JOB, "workers", "limits", "budgets", "schedules", "schedule_ends", "schedule_builds")
 _VERBS = ("INSERT", "UPDATE", "DELETE")
 _SIGNAL_COLUMNS = "job, id, key, payload, at, used"
 _EVIDENCE_COLUMNS = "job, node, attempt, number, result, error, at"
@@ -72,6 +73,15 @@ class JobDump(msgspec.Struct, frozen=True):
     signals: list[tuple[Any, ...]]
     evidence: list[tuple[Any, ...]]
     along: dict[str, list[tuple[Any, ...]]]
+
+
+class ScheduleDump(msgspec.Struct, frozen=True):
+    """All schedules with their data, as columns: rows, events, ended runs, builds."""
+
+    rows: list[tuple[Any, ...]]
+    events: list[tuple[Any, ...]]
+    ends: list[tuple[Any, ...]]
+    builds: list[tuple[Any, ...]]
 
 
 def moved_note(connection: apsw.Connection) -> MovedNote | None:
@@ -131,6 +141,18 @@ class MovingSource:
                 self._of(names, _EVIDENCE_COLUMNS, "evidence", "job, at, node"),
                 {table: self._of(names, columns, table, order) for table, (columns, order) in ALONG.items()},
             )
+
+    def schedules(self) -> ScheduleDump:
+        """Read all schedules with their streams, and what belongs to them."""
+        read = self._connection.execute
+        rows = read("SELECT id, plugin, due_at, row FROM schedules ORDER BY id").fetchall()
+        streams = msgspec.json.encode([stream_of(row[0]) for row in rows]).decode()  # type: ignore[arg-type]  # - text
+        return ScheduleDump(
+            rows,
+            self._of(streams, EVENT_COLUMNS, "events", "job, seq"),
+            read("SELECT schedule, job, status, at FROM schedule_ends ORDER BY place").fetchall(),
+            read("SELECT plugin, build, number FROM schedule_builds ORDER BY plugin, build").fetchall(),
+        )
 
     def limits(self) -> list[LimitRow]:
         """Read the limits of queues."""

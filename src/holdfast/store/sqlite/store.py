@@ -173,7 +173,9 @@ class SqliteStore(SqlReads):
             " SELECT min(due_at) AS at FROM jobs INDEXED BY jobs_delayed"
             "  WHERE claimable = 0 AND state = 'queued' AND due_at > ?"
             " UNION ALL SELECT min(lease_until) FROM jobs INDEXED BY jobs_leased WHERE lease_until IS NOT NULL"
-            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL)"
+            " UNION ALL SELECT min(ends_at) FROM jobs INDEXED BY jobs_ending WHERE ends_at IS NOT NULL"
+            " UNION ALL SELECT min(due_at) FROM schedules INDEXED BY schedules_due WHERE due_at IS NOT NULL"
+            " UNION ALL SELECT at FROM (SELECT at FROM schedule_ends ORDER BY place LIMIT 1))"
         )
         due_at: float | None = (await self._read(sql, (self._clock.now() if after is None else after,)))[0][0]
         return due_at

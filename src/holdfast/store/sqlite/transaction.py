@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -10,10 +10,12 @@ import apsw
 import msgspec
 
 from holdfast.machines import Event, RunRecord
+from holdfast.schedules.schedule import Schedule, stream_of
 from holdfast.store import commands as c
 from holdfast.store.limits import LimitRow
 from holdfast.store.request_keys import Known
 from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, PastEvent, Signal, WorkerCard
+from holdfast.store.schedule_commands import EndedRun
 from holdfast.store.shared_budgets import BudgetRow
 from holdfast.store.sql.batch import Batch, Key
 from holdfast.store.sql.columns import (
@@ -28,6 +30,8 @@ from holdfast.store.sql.columns import (
     job_row,
     limits_of,
     limits_row,
+    schedule_of,
+    schedule_row,
     signal_of,
     signal_payload,
 )
@@ -110,6 +114,18 @@ _KNOWN_EXPORT = "SELECT number FROM exports WHERE job = ? AND run = ? AND key = 
 _PROGRESS = (
     "INSERT INTO progress (job, run, said, at) VALUES (?, ?, ?, ?)"
     " ON CONFLICT (job, run) DO UPDATE SET said = excluded.said, at = excluded.at"
+)
+
+_DUE_SCHEDULES = "SELECT id FROM schedules INDEXED BY schedules_due WHERE due_at <= ? ORDER BY due_at, id LIMIT ?"
+_ENDED_SCHEDULES = "SELECT DISTINCT schedule FROM (SELECT schedule FROM schedule_ends ORDER BY place LIMIT ?)"
+_SCHEDULES_BY_ID = "SELECT row FROM schedules WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id"
+_DROP_ENDS_OF_DELETED = (
+    "DELETE FROM schedule_ends WHERE place IN (SELECT place FROM schedule_ends ORDER BY place LIMIT ?)"
+    " AND NOT EXISTS (SELECT 1 FROM schedules AS s WHERE s.id = schedule)"
+)
+_TAKE_ENDED = (
+    "DELETE FROM schedule_ends WHERE schedule IN (SELECT value FROM json_each(?))"
+    " RETURNING place, schedule, job, status"
 )
 
 PROMOTED_MAX = 1000  # delayed jobs that one transaction finds due; more than that are found by the next
@@ -403,6 +419,61 @@ class Transaction(Batch):
     def put_budget(self, name: str, row: BudgetRow) -> None:
         sql = "INSERT OR REPLACE INTO budgets (name, window_start, spent) VALUES (?, ?, ?)"
         self._connection.execute(sql, (name, *row))
+
+    # Schedules
+
+    def peek_rows(self, names: list[str]) -> Iterable[Job]:
+        """Read rows; no other process writes meanwhile."""
+        return self.read_rows(names)
+
+    def lock_schedule(self, schedule: str) -> Schedule | None:
+        rows = self._connection.execute("SELECT row FROM schedules WHERE id = ?", (schedule,)).fetchall()
+        return schedule_of(rows[0]) if rows else None
+
+    def lock_due_schedules(self, limit: int) -> list[Schedule]:
+        self.flush()  # with the runs that have ended in this batch
+        names = {*self._names(_DUE_SCHEDULES, (self.now, limit)), *self._names(_ENDED_SCHEDULES, (limit,))}
+        if not names:
+            return []
+        chosen = msgspec.json.encode(sorted(names)).decode()
+        rows = self._connection.execute(_SCHEDULES_BY_ID, (chosen,)).fetchall()
+        if len(rows) < len(names):
+            self._connection.execute(_DROP_ENDS_OF_DELETED, (limit,))
+        return [schedule_of(row) for row in rows]
+
+    def lock_declarations(self, plugin: str) -> dict[str, int]:
+        sql = "SELECT build, number FROM schedule_builds WHERE plugin = ?"
+        return dict(self._connection.execute(sql, (plugin,)))
+
+    def put_build(self, plugin: str, build: str, number: int) -> None:
+        sql = "INSERT INTO schedule_builds (plugin, build, number) VALUES (?, ?, ?)"
+        self._connection.execute(sql, (plugin, build, number))
+
+    def schedules_of(self, plugin: str) -> list[Schedule]:
+        sql = "SELECT row FROM schedules WHERE plugin = ? ORDER BY id"
+        return [schedule_of(row) for row in self._connection.execute(sql, (plugin,))]
+
+    def take_ended(self, schedules: Sequence[str]) -> list[EndedRun]:
+        chosen = msgspec.json.encode(schedules).decode()
+        rows: list[Any] = self._connection.execute(_TAKE_ENDED, (chosen,)).fetchall()
+        return [EndedRun(*row[1:]) for row in sorted(rows)]
+
+    def write_schedule(self, row: Schedule) -> None:
+        sql = "INSERT OR REPLACE INTO schedules (id, plugin, due_at, row) VALUES (?, ?, ?, ?)"
+        self._connection.execute(sql, schedule_row(row))
+
+    def drop_schedule(self, schedule: str) -> None:
+        self.flush()
+        self._connection.execute("DELETE FROM schedules WHERE id = ?", (schedule,))
+        self._connection.execute("DELETE FROM schedule_ends WHERE schedule = ?", (schedule,))
+        self._connection.execute("DELETE FROM events WHERE job = ?", (stream_of(schedule),))
+
+    def write_ended_runs(self, rows: list[EndedRun]) -> None:
+        sql = "INSERT INTO schedule_ends (schedule, job, status, at) VALUES (?, ?, ?, ?)"
+        self._connection.executemany(sql, [(row.schedule, row.job, row.status, self.now) for row in rows])
+
+    def stand_at_doors(self, queues: list[str]) -> None:
+        """Do nothing: no other process writes meanwhile."""
 
     def _names(self, sql: str, bindings: tuple[Any, ...]) -> list[str]:
         return [name for (name,) in self._connection.execute(sql, bindings)]
