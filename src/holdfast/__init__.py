@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from holdfast.config import Config
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan, extend
+    from holdfast.schedules.tick import Tick
     from holdfast.store.limits import Limits
 
 __all__ = [
     "App", "Backoff", "Codec", "Config", "Done", "Draft", "Limits", "NotDone", "Plan", "RetryAfter", "RunHandle",
-    "Secret", "__version__", "attempt", "changed", "check_cancelled", "connect", "continue_as", "export", "extend",
-    "external_key", "gather", "map", "now", "progress", "random", "sleep", "spend", "uuid4", "wait_for",
+    "Secret", "Tick", "__version__", "attempt", "changed", "check_cancelled", "connect", "continue_as", "export",
+    "extend", "external_key", "gather", "map", "now", "progress", "random", "sleep", "spend", "uuid4", "wait_for",
 ]  # fmt: skip
 __all__ += errors.__all__
 
@@ -59,6 +60,7 @@ _LAZY = {
     "RetryAfter": "holdfast.authoring.job_api",
     "RunHandle": "holdfast.client.run_handle",
     "Secret": "holdfast.authoring.secrets",
+    "Tick": "holdfast.schedules.tick",
     "attempt": "holdfast.authoring.job_api",
     "changed": "holdfast.authoring.job_api",
     "check_cancelled": "holdfast.authoring.job_api",

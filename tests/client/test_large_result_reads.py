@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import App
-from holdfast.client.move_store import move
+from holdfast.client.maintenance.move_store import move
 from holdfast.server import asgi
 from support.postgres import fresh_url
 from support.stories import drain, play, quick

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from holdfast import App, Limits, wait_for
-from holdfast.client.move_store import move, take_back
+from holdfast.client.maintenance.move_store import move, take_back
 from holdfast.errors import InvalidSetting, StoreUnavailable
 from holdfast.schedules.definition import define
 from holdfast.schedules.schedule import JobTemplate, stream_of
@@ -35,7 +35,14 @@ from holdfast.store import (
 )
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.request_keys import KeepAnswer, Once, Repeat
-from holdfast.store.schedule_commands import Declaration, DeclareSchedules, PauseSchedule
+from holdfast.store.schedule_commands import (
+    Advance,
+    Declaration,
+    DeclareSchedules,
+    FireSchedule,
+    PauseSchedule,
+    ResumeSchedule,
+)
 from holdfast.store.sql.event_rows import count_events
 from holdfast.store.sqlite.store import SqliteStore
 from support.postgres import fresh_schema, server
@@ -67,19 +74,18 @@ async def filled(store: SqliteStore, more: int = 0) -> None:
     await store.commit([submit("child", parent="running", parent_key="c", due_at=4e9), submit("queued", priority=3)])
     await store.commit([PutWorker(WorkerCard("w", "host", 1, 1, None, ("shop.checkout",), 15.0))])
     await store.commit([submit(f"more{number:04}", priority=-1) for number in range(more)])
-    template = JobTemplate(plugin="shop", entry="checkout")
-    yearly = Declaration(name="yearly", definition=define(cron="@yearly", tz="Asia/Tokyo"), template=template)
-    await store.commit([DeclareSchedules("shop", "1.0", (yearly,)), PauseSchedule("shop.yearly", "moving")])
 
 
 async def everything(store: Store) -> dict[str, Any]:
     rows = await store.jobs(limit=10_000)
-    schedules = [(row, await store.events(stream_of(row.id))) for row in await store.schedules()]
-    assert [row.id for row, _ in schedules] == ["shop.yearly"]
-    return {"schedules": schedules} | {
+    return {
         row.id: (row, await store.events(row.id), await store.inbox(row.id), await store.evidence(row.id))
         for row in rows
     }
+
+
+async def scheduled(store: Store) -> list[Any]:
+    return [(row, await store.events(stream_of(row.id))) for row in await store.schedules()]
 
 
 def made_file(tmp_path: Path, more: int) -> Path:
@@ -113,6 +119,34 @@ async def arrived(schema: str) -> dict[str, Any]:
         return await everything(store)
     finally:
         await store.close()
+
+
+def test_schedules_move_with_their_history_and_the_order_of_builds(tmp_path: Path) -> None:
+    schema = fresh_schema()
+
+    async def story() -> None:
+        old = SqliteStore(tmp_path / "jobs.db")
+        template = JobTemplate(plugin="shop", entry="checkout")
+        yearly = Declaration(name="yearly", definition=define(cron="@yearly", tz="Asia/Tokyo"), template=template)
+        for build in ("2.0", "1.0"):
+            await old.commit([DeclareSchedules("shop", build, (yearly,))])
+        await old.commit([PauseSchedule("shop.yearly", "moving"), FireSchedule("shop.yearly"), claim()])
+        (run,) = await old.jobs()
+        await old.commit([Append(run.id, 1, (("job_failed", {"reason": "so"}),))])
+        before = await scheduled(old)
+        move(f"sqlite:///{tmp_path / 'jobs.db'}", f"{server().url}?schema={schema}")
+        (answer,) = await said(old, ResumeSchedule("shop.yearly"))
+        assert isinstance(answer, StoreUnavailable)
+        await old.close()
+        new = PostgresStore(server().url, schema)
+        assert await scheduled(new) == before
+        assert [row.id for row, _ in before] == ["shop.yearly"]
+        older, advanced = await new.commit([DeclareSchedules("shop", "2.0", ()), Advance()])
+        assert older.newer == "1.0", "it was declared later"
+        assert advanced.schedules == ["shop.yearly"], "its run has ended"
+        await new.close()
+
+    asyncio.run(story())
 
 
 def test_everything_is_moved_and_running_jobs_wait_under_a_stale_attempt(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import App, RunHandle, StepFailed, export, progress, wait_for
 from holdfast.authoring.signature import Signature
-from holdfast.client.move_store import move
+from holdfast.client.maintenance.move_store import move
 from holdfast.errors import IdempotencyConflict
 from holdfast.server import asgi
 from support.exactness import exactly

@@ -172,7 +172,8 @@ def test_rows_that_are_written_are_found_by_their_key(schema: str) -> None:
 def test_what_comes_next_by_time_is_found_by_indexes(schema: str) -> None:
     plan = _plan(Statements(schema).next_due, (None,))
 
-    assert {index for _, index in _scans(plan)} == {"jobs_delayed", "jobs_held", "jobs_ending"}
+    by_time = {"jobs_delayed", "jobs_held", "jobs_ending", "schedules_due", "schedule_ends_pkey"}
+    assert {index for _, index in _scans(plan)} == by_time
 
 
 def test_jobs_that_are_kept_for_a_build_are_found_by_their_index(schema: str) -> None:

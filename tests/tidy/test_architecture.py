@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ids",
         "errors",
     }
-    | {"build_id", "import_guard", "job_log", "plans"},
+    | {"build_id", "import_guard", "job_log", "plans", "schedules"},
     "deploys": {"authoring", "client", "engine", "errors", "machines", "store"},
     "testing": {"authoring", "client", "deploys", "durations", "engine", "errors", "machines", "ready", "store"},
     "gc_settings": set(),
@@ -86,6 +86,7 @@ LONG = {
     "store/postgres/store.py": "one implementation of the store's protocol",
     "store/sqlite/store.py": "one implementation of the store's protocol",
     "store/sqlite/transaction.py": "one implementation of a transaction's protocol",
+    "store/postgres/statements.py": "every statement of a transaction, for one schema",
 }
 
 # All that pure code may use besides Holdfast itself: nothing here reaches the world outside a function's arguments.

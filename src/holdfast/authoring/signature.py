@@ -127,6 +127,10 @@ class Signature:
             return f"options of a start are chosen with {self._name}.options({chosen}).start(…)"
         return f"it takes {', '.join(self._signature.parameters) or 'no arguments'}"
 
+    def parameters_of(self, kind: type) -> list[str]:
+        """Return the parameters whose type is this one, or this one or None."""
+        return [name for name in self._signature.parameters if self._hints.get(name) in (kind, kind | None)]
+
     def decode(self, encoded: dict[str, Any]) -> dict[str, Any]:
         """Return the keyword arguments for stored JSON values, converted to the function's types.
 

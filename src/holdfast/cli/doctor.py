@@ -222,7 +222,7 @@ def _file_system(folder: Path) -> str:
 
 
 def _schema(app: App) -> Iterator[Check]:
-    from holdfast.client.store_migration import migrate
+    from holdfast.client.maintenance.store_migration import migrate
 
     found = app.block(migrate(app.url, check=True))
     if not found.schema:

@@ -20,7 +20,7 @@ from holdfast.cli.terminal_text import ProgressLine
 @json_option
 def migrate(url: str | None, check: bool, as_json: bool) -> None:
     """Migrate the schema of the store to this release. Migrations go forward only, one process at a time."""
-    from holdfast.client.store_migration import migrate as apply_migrations
+    from holdfast.client.maintenance.store_migration import migrate as apply_migrations
 
     app = local_app(url)
     migration = app.block(apply_migrations(app.url, check=check))
@@ -99,7 +99,7 @@ def migrate_store(source: str, target: str, abort: bool, as_json: bool) -> None:
     SOURCE is sqlite:///path and TARGET is postgresql://host/database. Running jobs move, too. SOURCE is closed
     permanently. After an interruption, run the same command again to continue.
     """
-    from holdfast.client.move_store import move, take_back
+    from holdfast.client.maintenance.move_store import move, take_back
 
     if abort:
         back = take_back(source, target)

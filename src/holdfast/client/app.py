@@ -11,10 +11,10 @@ import builtins
 import contextlib
 import math
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
@@ -54,8 +54,9 @@ from holdfast.client.process_fork import abandon_store, leave
 from holdfast.client.retention import ENDED, evict, evict_audit, purge, remove_jobs
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import RunWatcher, content, exported, watch
+from holdfast.client.schedules.store_schedules import StoreSchedules, declaration_of
 from holdfast.client.store_url import open_effects, open_store
-from holdfast.client.verify import violations_of
+from holdfast.client.verify import violations_of, wrong_schedules
 from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, Export, RunFilter, Stats, run_filter
 from holdfast.client.worker_status import GateView, WorkerStatus, gates, stats, workers
 from holdfast.config import Config, check_build
@@ -68,6 +69,7 @@ from holdfast.errors import (
     InvalidTransition,
     NonDeterminism,
     QuestionClosed,
+    ScheduleExists,
     StoreUnavailable,
     UnknownEntry,
     UnknownJob,
@@ -107,10 +109,13 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.request_keys import KeepAnswer, Repeat, once, request_key
 from holdfast.store.result_blobs import ResultBlob, read_pieces, read_result, reference_in, with_results
 from holdfast.store.run_queries import RecordCounts
+from holdfast.store.schedule_commands import Declaration
 from holdfast.store.shared_budgets import StoreLedger
 
 if TYPE_CHECKING:
     from holdfast.client.app_worker import AppWorker
+
+J = TypeVar("J", bound=JobFunction[..., Any])
 
 MISFIT_ANSWERS = ("accept", "build", "fork", "fail")  # about code that does not fit a history
 COUNTED_MAX = 20_000  # jobs that one count of runs looks at
@@ -163,6 +168,7 @@ class App(Planning, Client):
         self._build = build
         guard()
         self.own_workers: set[AppWorker] = set()  # workers that run in this process
+        self.declared_schedules: dict[str, Declaration] = {}  # by name
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
         self._forked_memory = False  # whether the parent of this process had a store in memory
@@ -481,10 +487,11 @@ class App(Planning, Client):
         """Check histories: the rules, the hash chain, and that each projection follows from its stream.
 
         Args:
-            run_id: The run to check. None checks every job of the store.
+            run_id: The run to check. None checks every job and every schedule of the store.
 
         Returns:
-            The violations by job. An empty dict means that all histories are valid.
+            The violations by job, or by ``schedule:`` and the id of a schedule. An empty dict means that all histories
+            are valid.
         """
         wrong: dict[str, list[Violation]] = {}
         rows = [await self._row(job_of_run(run_id)[0])] if run_id is not None else await self._store().jobs()
@@ -494,7 +501,7 @@ class App(Planning, Client):
                     wrong[row.id] = problems
                 await asyncio.sleep(0)  # a store in memory answers without a pause
             rows = await self._store().jobs(before=rows[-1].id) if run_id is None else []
-        return wrong
+        return wrong if run_id is not None else wrong | await wrong_schedules(self._store())
 
     async def aevidence(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Evidence]:
         return await self._store().evidence((await self._row(job_of_run(run_id)[0])).id, after, limit)
@@ -804,6 +811,57 @@ class App(Planning, Client):
             raise answer
         states = [state for state in await self.store().limits() if state.limits.queue == queue]
         return states[0] if states else no_limits(queue)
+
+    # Schedules
+
+    @property
+    def schedules(self) -> StoreSchedules:
+        """The schedules of the store: create, list, pause, fire and so on."""
+        return StoreSchedules(self)
+
+    @overload
+    def schedule(self, name: str, *, args: Mapping[str, Any] | None = None, **options: Any) -> Callable[[J], J]: ...
+    @overload
+    def schedule(self, name: str, job: J, *, args: Mapping[str, Any] | None = None, **options: Any) -> J: ...
+
+    def schedule(self, name: str, job: Any = None, *, args: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """Declare a schedule, as a decorator above ``@app.job`` or as a call with the job.
+
+        Workers of the newest build create or change the schedule when they start. If a later build does not declare it
+        any more, it is paused.
+
+        Args:
+            name: Its name, which no other schedule of the app has.
+            job: The job. Without it, the result is a decorator.
+            args: The arguments of its runs. A parameter of the type `Tick` gets the tick.
+            options: The times and policies:
+
+                - ``cron``: five fields in local time, or ``@hourly``, ``@daily``, ``@weekly``, ``@monthly``,
+                  ``@yearly``. Or ``every``: an interval such as ``"15m"``, with a ``phase``.
+                - ``tz``: the time zone. Default: UTC.
+                - ``jitter``: the longest delay of a tick. It follows from the schedule and the tick.
+                - ``exclude``: dates and cron expressions whose ticks are skipped.
+                - ``start``, ``end``, ``remaining``: the first and last instant, and the number of runs.
+                - ``overlap``: what a tick does while a run is open: ``skip`` (default), ``buffer_one``, ``buffer_all``
+                  with ``buffer``, ``allow``, ``cancel_other``.
+                - ``catch_up``: what happens to ticks that were due while no worker ran: ``none``, ``last`` (default),
+                  ``all``; ``window``: how old they may be.
+                - ``gap``: a local time that does not exist: ``shift`` or ``skip``. ``fold``: one that exists twice:
+                  ``first``, ``last`` or ``both``.
+                - ``pause_after_failures``: how many failed runs in a row pause the schedule.
+
+        Raises:
+            InvalidArguments: An option or an argument is not valid. The message says what to do.
+            ScheduleExists: The app has declared a schedule with this name.
+        """
+        if job is None:
+            return lambda decorated: self.schedule(name, decorated, args=args, **options)
+        if not isinstance(job, JobFunction):
+            raise InvalidArguments("schedule", f"takes a job: write @app.schedule above @app.job, got {job!r:.60}")
+        if name in self.declared_schedules:
+            raise ScheduleExists(f"{self.name}.{name}")
+        self.declared_schedules[name] = declaration_of(self, name, job, args, options)
+        return job
 
     # The store
 

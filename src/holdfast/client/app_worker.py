@@ -16,6 +16,7 @@ import msgspec
 
 import holdfast.build_id  # noqa: F401 - now: a fork while a thread imports it would leave a part of it to the child
 from holdfast.client.overview.builds import release_periodically, release_stranded
+from holdfast.client.schedules.store_schedules import declare
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import InvalidSetting, LoopDied, StoreUnavailable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.client.app import App
 
 END_SECONDS = 2.0  # for a worker that ends at once to release its jobs
+DECLARE_SECONDS = 5.0  # between tries to declare schedules while the store is away
 DRAIN_SECONDS = 1.0  # between looks whether a build is drained
 EVICT_SECONDS = 60.0  # between two removals of runs that the retention settings do not keep
 
@@ -88,6 +90,8 @@ class AppWorker:
         try:
             with contextlib.suppress(StoreUnavailable):
                 await release_stranded(self._app.store())
+            if not until_drained and not await self._declare():
+                background.append(asyncio.create_task(self._declare_later()))
             draining = asyncio.create_task(self._drain()) if until_drained else None
             background += [draining] if draining is not None else []
             await self._worker.run(until_idle=until_idle)
@@ -98,6 +102,23 @@ class AppWorker:
             await asyncio.wait(background)
         if evicting is not None and until_idle:
             await self._app.aevict()
+
+    async def _declare(self) -> bool:
+        """Make the schedules as the code declares them. Return whether the store was there."""
+        try:
+            declared = await declare(self._app)
+        except StoreUnavailable:
+            return False
+        if declared.newer is not None:
+            _log.warning("the schedules of %s stay as the newer build %s declares them", self._app.name, declared.newer)
+        for verb in ("created", "changed", "paused", "resumed"):
+            if names := getattr(declared, verb):
+                _log.info("schedules %s: %s", verb, ", ".join(names))
+        return True
+
+    async def _declare_later(self) -> None:
+        while not await self._declare():  # noqa: ASYNC110 - no event says that the store is back
+            await asyncio.sleep(DECLARE_SECONDS)
 
     async def _drain(self) -> None:
         """Stop the worker when no run is kept for its build and it runs none."""

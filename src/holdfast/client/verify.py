@@ -17,8 +17,11 @@ from holdfast.engine.replay_check import ReplayCheck
 from holdfast.engine.replay_report import ReplayReport
 from holdfast.errors import UnknownEntry
 from holdfast.machines import Event, Violation, check, runs
+from holdfast.machines.chain import RULE, breaks
+from holdfast.schedules.schedule import Schedule, stream_of
 from holdfast.store import Job, Store, rebuilt
 from holdfast.store.run_queries import as_projected, expected_index_entries
+from holdfast.store.schedule_writes import rebuilt_schedule
 
 if TYPE_CHECKING:
     from holdfast.client.app import App
@@ -82,6 +85,33 @@ async def _is_expected_index_entries(store: Store, row: Job, stream: list[Event]
     whole = -1 not in entries.exports.values() and len(row.course.refs) in {0, row.exported}
     newest = {number: count for number, count in entries.exports.items() if number == row.run}
     return whole and msgspec.structs.replace(entries, exports=newest) == expected
+
+
+async def wrong_schedules(store: Store) -> dict[str, list[Violation]]:
+    """Return the violations of all schedules: the hash chain, and that each row follows from its stream."""
+    wrong: dict[str, list[Violation]] = {}
+    after: str | None = None
+    while page := await store.schedules(after):
+        for row in page:
+            if problems := await _schedule_violations(store, row):
+                wrong[stream_of(row.id)] = problems
+            await asyncio.sleep(0)
+        after = page[-1].id
+    return wrong
+
+
+async def _schedule_violations(store: Store, row: Schedule) -> list[Violation]:
+    while True:
+        stream = await store.events(stream_of(row.id))
+        wrong = [Violation(index, RULE, problem) for index, problem in breaks(stream, row.head)]
+        if not wrong and rebuilt_schedule(row, stream) != row:
+            wrong = [Violation(len(stream), "J6", "the schedule's row differs from what its stream makes")]
+        after = await store.schedule(row.id) if wrong else row
+        if after is None:
+            return []
+        if after == row:
+            return wrong
+        row = after
 
 
 async def check_replay(app: App, events: Sequence[Event]) -> ReplayReport:

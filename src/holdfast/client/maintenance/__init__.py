@@ -1,0 +1,1 @@
+"""Migrations of a store to the newest schema, and moves of a store to another place."""
