@@ -12,7 +12,7 @@ from holdfast import App
 from holdfast.cli.event_lines import Story
 from holdfast.cli.main import main
 from holdfast.cli.target import load
-from holdfast.cli.tracebacks import folded
+from holdfast.cli.terminal_text import folded
 from holdfast.machines import Event
 from holdfast.store import Append, Claim
 

@@ -30,6 +30,7 @@ DOCUMENT = document(list(TABLE.values()))
 LIMITS = Limits(stream_seconds=0.001, body_seconds=0.01, body_bytes=10_000)
 HELLO: dict[str, Any] = {"plugin_id": "shop", "entry_id": "greet", "args": {"name": "Ada"}}
 
+HOURLY: dict[str, Any] = {"name": "new", "job": "greet", "args": {"name": "Ada"}, "options": {"every": "1h"}}
 KEY = {"Idempotency-Key": "once"}
 OF_GROUP = "g" * 40
 
@@ -56,6 +57,10 @@ GOOD: dict[str, tuple[str, Any]] = {
     "purge": ("", {"older_than": "30d"}),
     "put_limits": ("", {"concurrency": 3}),
     "move_build": ("", {"old": "1.4.1", "new": "1.4.2", "check": False}),
+    "create_schedule": ("", HOURLY),
+    "change_schedule": ("", {"options": {"every": "2h"}}),
+    "pause_schedule": ("", {"note": "why"}),
+    "backfill_schedule": ("", {"start": "2026-01-01T00:00", "end": "2026-01-01T02:00"}),
 }
 FILTERED = {"cancel_runs", "retry_runs", "signal_runs", "purge_runs"}  # a filter must be given
 # What a route answers beside its usual status and beside what every route refuses: the run, the body, the rest.
@@ -92,6 +97,10 @@ SPECIAL: dict[tuple[str, int], tuple[str, Any, dict[str, Any]]] = {
     ("get_limits", 304): ("", None, {"headers": {"If-None-Match": "*"}}),
     ("put_limits", 412): ("", {"concurrency": 3}, {"headers": {"If-Match": '"other"'}}),
     ("delete_limits", 412): ("", None, {"headers": {"If-Match": '"other"'}}),
+    ("create_schedule", 404): ("", {**HOURLY, "job": "missing"}, {}),
+    ("create_schedule", 409): ("", {**HOURLY, "name": "nightly"}, {}),
+    ("fire_schedule", 429): ("", {"allow_overlap": True}, {}),
+    ("backfill_schedule", 429): ("", {"start": "2026-01-01T00:00", "end": "2026-01-01T02:00"}, {}),
 }  # fmt: skip
 NO_STREAMS = {(429, "get_result"), (429, "stream_run"), (429, "stream_runs")}
 ELSEWHERE = {500, 503}  # 500 is a mistake in the server, which test_hostile.py shows; a test below has 503
@@ -149,8 +158,9 @@ class Asker:
             sent, body = change, None if "content" in change else body
         if isinstance(body, dict) and body.get("run_id") in self.runs:
             body = {"run_id": self.runs[body["run_id"]]}
-        known = {"id": self.runs.get(run, ""), "queue": "mail", "machine": "job", "number": "1"}
-        lost = {"id": "missing", "queue": ".x", "machine": "other", "number": "9"}
+        schedule = "crowded" if status == 429 else "nightly"
+        known = {"id": self.runs.get(run, ""), "queue": "mail", "machine": "job", "number": "1", "schedule": schedule}
+        lost = {"id": "missing", "queue": ".x", "machine": "other", "number": "9", "schedule": "missing"}
         path = one.path.format(**(lost if missing else known))
         return await self.client.request(one.method, path + query, json=body, **sent)
 
@@ -184,6 +194,9 @@ async def prepared(app: App) -> dict[str, str]:
     later = {"queued": await app.astart("greet", "Bob"), "spare": await app.astart("ask"), "other": other}
     plan = {"name": "p", "nodes": [{"id": "a", "kind": "call", "call": "price", "args": {}}]}
     planned = (await app.acreate(Creation(plugin_id="shop", entry_id="open", plan=plan))).record.run_id
+    greet = app.entry("greet")
+    await app.schedules.acreate("nightly", greet, args={"name": "Ada"}, every="1h", overlap="allow")
+    await app.schedules.acreate("crowded", greet.options(queue="full"), args={"name": "Ada"}, every="1h")
     made = {"full": full, "planned": planned, "misfit": misfit}
     return {**runs, **made, **{name: run.id for name, run in later.items()}}
 
@@ -241,7 +254,7 @@ def test_a_full_server_answers_503_on_every_route_but_the_probes(app: App) -> No
         assert service.connections is not None
         service.connections.most = 0
         for name, one in TABLE.items():
-            path = one.path.format(id="a", queue="mail", machine="job", number="1")
+            path = one.path.format(id="a", queue="mail", machine="job", number="1", schedule="nightly")
             answer = client.request(one.method, path)
             if "503" in DOCUMENT["paths"][one.path][one.method.lower()]["responses"] and name != "readyz":
                 assert (answer.status_code, answer.json()["code"]) == (503, "too_many_requests")

@@ -47,7 +47,8 @@ def test_every_error_that_a_client_can_cause_has_fields() -> None:
     assert {kind.__name__ for kind in REFUSALS} == {
         "IdempotencyConflict", "InvalidArguments", "InvalidPlan", "InvalidRunTransition", "InvalidTransition",
         "IdempotencyKeyReused", "LimitsChanged", "NotInDoubt", "PayloadTooLarge", "QuestionClosed", "QueueFull",
-        "StaleAttempt", "TransitionRefused", "UnknownBuild", "UnknownEntry", "UnknownJob",
+        "ScheduleExists", "StaleAttempt", "TransitionRefused", "UnknownBuild", "UnknownEntry", "UnknownJob",
+        "UnknownSchedule",
     }  # fmt: skip
     assert set(REFUSALS) <= set(WITH_FIELDS)
 

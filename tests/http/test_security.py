@@ -48,7 +48,7 @@ def small(tmp_path: Path) -> Iterator[App]:
 
 
 def path_of(route: Any, run: str = "01890000-0000-7000-8000-000000000000") -> str:
-    return str(route.path.format(id=run, number=1, machine="job", queue="mail"))
+    return str(route.path.format(id=run, number=1, machine="job", queue="mail", schedule="nightly"))
 
 
 def bearer(secret: str) -> dict[str, str]:

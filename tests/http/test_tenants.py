@@ -417,7 +417,7 @@ def test_what_is_about_the_whole_store_is_refused_to_a_token_of_a_group_and_noth
                 name = f"{route.method} {route.path}"
                 bound = next((kind for kind, names in MAY.items() if name in names), Bound.NEVER)
                 assert route.bound is bound, name
-                path = route.path.format(id=MISSING, number=1, machine="job", queue="mail")
+                path = route.path.format(id=MISSING, number=1, machine="job", queue="mail", schedule="nightly")
                 if bound is Bound.NEVER:
                     refused = await client.request(route.method, path, headers=ACME)
                     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), name

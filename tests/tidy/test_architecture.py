@@ -53,9 +53,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "parent_death": set(),
     "supervisor": {"errors", "holdfast", "ids", "job_log", "parent_death", "store"},
     "http": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
-    | {"gc_settings"},
+    | {"gc_settings", "schedules"},
     "cli": {"machines", "ready", "errors", "holdfast", "client", "config", "durations", "ids", "store", "plans"}
-    | {"deploys", "gc_settings", "http", "import_guard", "parent_death", "supervisor"},
+    | {"deploys", "gc_settings", "http", "import_guard", "parent_death", "schedules", "supervisor"},
     "server": {"client", "http"},
     "__main__": {"cli"},
     "holdfast": {"errors"},  # the package's own list of public names

@@ -25,6 +25,7 @@ from holdfast.cli import (
     operate,
     plans,
     queues,
+    schedules,
     serve,
     show,
     start,
@@ -53,6 +54,7 @@ _CODES: list[tuple[type[Exception], int]] = [
     (errors.UnknownJob, 3),
     (errors.UnknownBuild, 3),
     (errors.UnknownEntry, 3),
+    (errors.UnknownSchedule, 3),
     (errors.StoreUnavailable, 5),
     (errors.InvalidArguments, 2),
     (errors.InvalidPlan, 2),
@@ -68,7 +70,7 @@ _CODES: list[tuple[type[Exception], int]] = [
 SECTIONS: dict[str, list[click.Command]] = {
     "Start and run": [*start.COMMANDS, *fork.COMMANDS, *serve.COMMANDS],
     "Inspect": [*show.COMMANDS, *workers.COMMANDS, *follow.COMMANDS, *audit.COMMANDS],
-    "Control": [*operate.COMMANDS, *queues.COMMANDS],
+    "Control": [*operate.COMMANDS, *schedules.COMMANDS, *queues.COMMANDS],
     "Check and maintain": [
         *check.COMMANDS,
         *doctor.COMMANDS,

@@ -143,7 +143,7 @@ def show(run: str, where: Where, as_json: bool) -> None:
 
 def _show_error(error: dict[str, Any]) -> None:
     """Print why a run failed: code, message and details, and its traceback as Python prints it."""
-    from holdfast.cli.tracebacks import folded
+    from holdfast.cli.terminal_text import folded
 
     details = dict(error["details"])
     trace = details.pop("traceback", None)
@@ -204,16 +204,25 @@ def _line(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-@click.command(name="explain", epilog="Example: holdfast explain 3f2a")
+@click.command(name="explain", epilog="Example: holdfast explain schedule nightly --at 2026-10-25T02:30")
 @run_argument
+@click.argument("name", required=False)
 @click.option("--target", help="A file or module with the App, to check which jobs it can run.")
+@click.option("--at", help="With a schedule: say what happened to its tick at this time, such as 2026-10-25T02:30.")
 @where_options
 @json_option
-def explain_run(run: str, target: str | None, where: Where, as_json: bool) -> None:
-    """Explain what RUN waits for.
+def explain_run(run: str, name: str | None, target: str | None, at: str | None, where: Where, as_json: bool) -> None:
+    """Explain what RUN waits for, or with ``schedule NAME`` what a schedule does.
 
-    Print where the run is, which worker holds it, what will wake it, and when.
+    Print where the run is, which worker holds it, what will wake it, and when. For a schedule, print its next tick and
+    what happened to the last one, or to the tick at a time.
     """
+    if run == "schedule" and name is not None:
+        text = reader(where).schedules.explain(name, at)
+        show_result({"schedule": name, "explanation": text}, as_json=as_json, text=lambda: text)
+        return
+    if name is not None or at is not None:
+        raise click.UsageError("give one RUN, or: holdfast explain schedule NAME [--at TIME]")
     if target is not None and where.server is None:
         from holdfast.cli.target import load
 

@@ -14,7 +14,7 @@ from types import ModuleType
 import click
 
 from holdfast import App
-from holdfast.cli.tracebacks import folded
+from holdfast.cli.terminal_text import folded
 from holdfast.client.plugins import discover
 from holdfast.errors import InvalidSetting
 from holdfast.import_guard import importing

@@ -39,6 +39,7 @@ from holdfast.store.audit import AuditRow
 
 if TYPE_CHECKING:
     from holdfast.client.run_handle import RunHandle
+    from holdfast.client.schedules.schedules_interface import Schedules
     from holdfast.plans.builder import Draft
     from holdfast.plans.model import Plan
 
@@ -572,6 +573,11 @@ class Client(ABC):
     async def aclear_limits(self, queue: str, *, actor: str | None = None) -> QueueState:
         """Remove all limits of a queue. A paused queue stays paused."""
         return await self.aset_limits(Limits(queue=queue), actor=actor)
+
+    @property
+    @abstractmethod
+    def schedules(self) -> Schedules:
+        """The schedules: create, list, pause, fire and so on."""
 
     @abstractmethod
     async def aclose(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast import __version__
+from holdfast.client.schedules.schedules_interface import ScheduleInfo
 from holdfast.http.problems import CODES, TITLES, TYPE, ProblemBody
 from holdfast.http.request import REPEAT_MAX, TEXT_MAX, Call, Query
 from holdfast.http.response import Answer, json
@@ -23,6 +24,11 @@ _PARAMETERS = {
         "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,199}$",
         "description": "Name of a queue.",
     },
+    "schedule": {
+        "type": "string",
+        "pattern": r"^[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}$",
+        "description": "Name of a schedule, as `app.name`, or its name in the app of the server.",
+    },
     "machine": {"type": "string", "enum": ["job", "run", "ready"], "description": "Name of a state machine."},
 }
 # Where a response names what the next request is about: by the type of the response, the parameter and the place.
@@ -30,6 +36,8 @@ _SOURCES: list[tuple[Any, str, str]] = [
     (RunRecord, "id", "/run_id"),
     (Many(RunRecord), "id", "/items/0/run_id"),
     (QueueState, "queue", "/limits/queue"),
+    (ScheduleInfo, "schedule", "/id"),
+    (Many(ScheduleInfo), "schedule", "/items/0/id"),
     (Many(QueueState), "queue", "/items/0/limits/queue"),
 ]
 _MESSAGE = {  # one message of a stream; its data is a RunRecord or an Event as JSON

@@ -26,12 +26,12 @@ CODES: dict[int, tuple[str, ...]] = {
     400: ("invalid_path", "invalid_header", "invalid_query", "invalid_json", "bad_request"),
     401: ("unauthorized",),
     403: ("forbidden", "foreign_origin"),
-    404: ("not_found", "unknown_job", "unknown_entry", "unknown_build", "no_plan"),
+    404: ("not_found", "unknown_job", "unknown_entry", "unknown_build", "unknown_schedule", "no_plan"),
     405: ("method_not_allowed",),
     408: ("request_timeout",),
     409: (
         "transition_refused", "invalid_transition", "invalid_run_transition", "idempotency_conflict", "not_in_doubt",
-        "question_closed", "stale_attempt",
+        "question_closed", "schedule_exists", "stale_attempt",
     ),
     412: ("limits_changed",),
     413: ("body_too_large", "payload_too_large", "json_too_large"),
@@ -50,6 +50,8 @@ STATUSES: list[tuple[type[HoldfastError], int, str]] = [
     (errors.UnknownJob, 404, "check the id and the server"),
     (errors.UnknownBuild, 404, "GET /api/v1/builds lists the builds"),
     (errors.UnknownEntry, 404, "GET /api/v1/entries lists the jobs that this server knows"),
+    (errors.UnknownSchedule, 404, "GET /api/v1/schedules lists the schedules"),
+    (errors.ScheduleExists, 409, "use another name, or change the schedule"),
     (
         errors.InvalidPlan,
         422,

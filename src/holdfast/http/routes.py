@@ -15,10 +15,11 @@ from holdfast.client.overview.plan_view import PlanView
 from holdfast.client.overview.questions import Question
 from holdfast.client.overview.series import Series
 from holdfast.client.overview.story import StoryEvent
+from holdfast.client.schedules.schedules_interface import Backfill, ScheduleInfo, TickTime
 from holdfast.client.views import Creation, Entry, Explanation, Export, Stats
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.http import streams
-from holdfast.http.handlers import bulk, forks, operations, overview, probes, queues, reads
+from holdfast.http.handlers import bulk, forks, operations, overview, probes, queues, reads, schedules
 from holdfast.http.openapi import Machine, get_openapi
 from holdfast.http.route import PUBLIC, Bound, Many, Operation, Text
 from holdfast.http.tokens import Scope
@@ -262,6 +263,7 @@ def _around() -> list[Operation]:
             {200: Many(AuditRow)}, query=reads.PAGED,
         ),
         *_limits(),
+        *_schedules(),
         Operation(
             "POST", f"{API}/verify", OPERATE, OWN, operations.verify,
             "Check histories: rules, hash chain and projections. For all runs, start a run of `holdfast.verify`.",
@@ -302,6 +304,61 @@ def _limits() -> list[Operation]:
         Operation(
             "POST", f"{one}/resume", OPERATE, NEVER, queues.resume_queue, "Resume a paused queue.", state,
             takes=operations.Pause, optional=True, example={"actor": "ana"},
+        ),
+    ]  # fmt: skip
+
+
+def _schedules() -> list[Operation]:
+    one = f"{API}/schedules/{{schedule}}"
+    info: dict[int, Any] = {200: ScheduleInfo}
+    new = {"name": "nightly", "job": "shop.report", "options": {"cron": "30 2 * * *", "tz": "Europe/Berlin"}}
+    return [
+        Operation(
+            "GET", f"{API}/schedules", READ, NEVER, schedules.list_schedules, "List the schedules.",
+            {200: Many(ScheduleInfo)}, query=schedules.LISTED,
+        ),
+        Operation(
+            "POST", f"{API}/schedules", ADMIN, NEVER, schedules.create_schedule, "Create a schedule.",
+            {201: ScheduleInfo}, takes=schedules.NewSchedule, refuses=(404, 409), example=new,
+        ),
+        Operation("GET", one, READ, NEVER, schedules.get_schedule, "Return a schedule.", info),
+        Operation(
+            "POST", f"{one}/change", ADMIN, NEVER, schedules.change_schedule, "Change the options or the job.", info,
+            takes=schedules.ScheduleChange, example={"options": {"every": "2h", "cron": None}},
+        ),
+        Operation(
+            "GET", f"{one}/events", READ, NEVER, schedules.list_schedule_events,
+            "List what happened to a schedule and its ticks, newest first.", {200: Many(Event)}, query=schedules.EVENTS,
+        ),
+        Operation(
+            "GET", f"{one}/ticks", READ, NEVER, schedules.list_ticks, "List the next ticks, or those around a day.",
+            {200: Many(TickTime)}, query=schedules.AROUND,
+        ),
+        Operation(
+            "GET", f"{one}/explain", READ, NEVER, schedules.explain_schedule,
+            "Explain a schedule, or what happened to a tick, in words.", {200: schedules.ScheduleExplanation},
+            query=schedules.AT,
+        ),
+        Operation(
+            "POST", f"{one}/pause", OPERATE, NEVER, schedules.pause_schedule, "Pause a schedule.", info,
+            takes=schedules.SchedulePauseRequest, optional=True, example={"note": "the disk is full"},
+        ),
+        Operation(
+            "POST", f"{one}/resume", OPERATE, NEVER, schedules.resume_schedule, "Resume a paused schedule.", info,
+            takes=operations.Pause, optional=True, example={"actor": "ana"},
+        ),
+        Operation(
+            "POST", f"{one}/fire", OPERATE, NEVER, schedules.fire_schedule, "Start a run of a schedule now.",
+            {201: schedules.Fired}, takes=schedules.FireRequest, optional=True, refuses=(429,), example={},
+        ),
+        Operation(
+            "POST", f"{one}/backfill", OPERATE, NEVER, schedules.backfill_schedule,
+            "Start a run for each tick of a range of the past.", {200: Backfill}, takes=schedules.BackfillRequest,
+            refuses=(429,), example={"start": "2026-11-01", "end": "2026-11-08", "dry_run": True},
+        ),
+        Operation(
+            "DELETE", one, ADMIN, NEVER, schedules.delete_schedule, "Delete a schedule and its history. Its runs stay.",
+            info,
         ),
     ]  # fmt: skip
 

@@ -185,14 +185,21 @@ class Decision:
 
         Raises:
             InvalidArguments: the range is not in the past, has no tick, or too many.
+            QueueFull: the queue takes no run at all. If it takes some, the others are left.
         """
         ticks = backfill_ticks(self.row.definition, start, end, self._now)
         made: list[dict[str, Any]] = []
         existing: list[dict[str, Any]] = []
         for tick in ticks:
-            run, existed = self._start_tick(tick.at, is_catch_up=True)
+            try:
+                run, existed = self._start_tick(tick.at, is_catch_up=True)
+            except QueueFull:
+                if not made and not existing:
+                    raise
+                break  # what was started stays, and a second backfill starts the rest
             (existing if existed else made).append({"nominal": tick.at, "job": run})
-        payload = {"from": start, "to": end, "fired": made, "existing": len(existing), **_given(by=by)}
+        left = len(ticks) - len(made) - len(existing)
+        payload = {"from": start, "to": end, "fired": made, "existing": len(existing), "left": left, **_given(by=by)}
         self._put(ScheduleEvent.BACKFILLED, payload)
         return payload
 

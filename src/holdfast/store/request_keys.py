@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import IdempotencyKeyReused
+from holdfast.schedules.schedule import Schedule
 from holdfast.store.rows import Job
 
 __all__ = [
@@ -187,6 +188,8 @@ def _answer_json(answer: Any) -> str:
             kept = answer
         case Job():
             kept = {"job": answer.id, "run": answer.run}
+        case Schedule():
+            kept = {"schedule": answer.id}
         case _:
             kept = {name: getattr(answer, name) for name in ("job", "jobs", "outcome") if hasattr(answer, name)}
     return _encode(kept).decode()

@@ -92,11 +92,17 @@ class ResumeSchedule(msgspec.Struct, frozen=True):
 
 
 class FireSchedule(msgspec.Struct, frozen=True):
-    """Start a run of a schedule now. Result: the id of the run, or `InvalidArguments` if a run is open."""
+    """Start a run of a schedule now. Result: `FiredRun`, or `InvalidArguments` if a run is open."""
 
     schedule: str
     actor: str | None = None
     allow_overlap: bool = False
+
+
+class FiredRun(msgspec.Struct, frozen=True):
+    """The run that was started."""
+
+    job: str
 
 
 class BackfillSchedule(msgspec.Struct, frozen=True):

@@ -223,8 +223,8 @@ def _resume(decision: Decision, command: s.ResumeSchedule) -> None:
     decision.resume(by=command.actor)
 
 
-def _fire(decision: Decision, command: s.FireSchedule) -> str:
-    return decision.fire_now(by=command.actor, allow_overlap=command.allow_overlap)
+def _fire(decision: Decision, command: s.FireSchedule) -> s.FiredRun:
+    return s.FiredRun(decision.fire_now(by=command.actor, allow_overlap=command.allow_overlap))
 
 
 def _backfill(decision: Decision, command: s.BackfillSchedule) -> dict[str, Any]:

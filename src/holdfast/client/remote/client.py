@@ -29,6 +29,7 @@ from holdfast.client.overview.series import MINUTES, Series
 from holdfast.client.overview.story import STORY_PAGE, StoryEvent
 from holdfast.client.remote.error_decoder import error_of
 from holdfast.client.remote.remote_job import AUTO, RemoteJob, plan_dict
+from holdfast.client.remote.remote_schedules import RemoteSchedules
 from holdfast.client.remote.transport import Wire, at_run
 from holdfast.client.run_handle import RunHandle
 from holdfast.client.views import (
@@ -217,7 +218,7 @@ class RemoteClient(Client):
 
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
         query = [*_query(where), *([("before", before)] if before is not None else [])]
-        records = await self._pages("/runs", RunRecord, limit, None, query=query)
+        records = await self.pages("/runs", RunRecord, limit, None, query=query)
         return [_shown(record) for record in records]
 
     async def aoutcome(self, run_id: str) -> Any:
@@ -227,10 +228,10 @@ class RemoteClient(Client):
         return (await self._get(at_run(run_id, "result"), _Outcome, run_id)).run_id
 
     async def aevents(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Event]:
-        return await self._pages(at_run(run_id, "events"), Event, limit, _number(after), about=run_id)
+        return await self.pages(at_run(run_id, "events"), Event, limit, _number(after), about=run_id)
 
     async def astory(self, run_id: str, *, after: int = 0, limit: int = STORY_PAGE) -> builtins.list[StoryEvent]:
-        return await self._pages(at_run(run_id, "story"), StoryEvent, limit, _number(after), about=run_id)
+        return await self.pages(at_run(run_id, "story"), StoryEvent, limit, _number(after), about=run_id)
 
     async def arun_plan(self, run_id: str) -> PlanView | None:
         try:
@@ -259,7 +260,7 @@ class RemoteClient(Client):
     ) -> builtins.list[Question]:
         query = [*_without_none(kind=kind, group=group, run_id=run_id).items()]
         cursor = None if after is None else f"~{after}"
-        return await self._pages("/inbox", Question, limit, cursor, query=query)
+        return await self.pages("/inbox", Question, limit, cursor, query=query)
 
     async def abuilds(self) -> builtins.list[BuildStatus]:
         return await self._items("/builds", BuildStatus)
@@ -285,7 +286,7 @@ class RemoteClient(Client):
                 return counted
 
     async def aexports(self, run_id: str, *, after: int = 0, limit: int = PAGE) -> builtins.list[Export]:
-        return await self._pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)
+        return await self.pages(at_run(run_id, "exports"), Export, limit, _number(after), about=run_id)
 
     def acontent(self, run_id: str, number: int) -> AsyncIterator[bytes]:
         return self._wire.content(at_run(run_id, "exports", str(int(number)), "content"), run_id)
@@ -304,7 +305,7 @@ class RemoteClient(Client):
                     return
 
     async def aevidence(self, run_id: str, *, after: int = 0, limit: int | None = None) -> builtins.list[Evidence]:
-        return await self._pages(at_run(run_id, "evidence"), Evidence, limit, _number(after), about=run_id)
+        return await self.pages(at_run(run_id, "evidence"), Evidence, limit, _number(after), about=run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
         return await self._get(at_run(run_id, "explain"), Explanation, run_id)
@@ -491,7 +492,7 @@ class RemoteClient(Client):
 
     async def aaudit(self, *, before: int | None = None, limit: int = PAGE) -> builtins.list[AuditRow]:
         """List who did what to which run or queue, newest first. See `Client.aaudit`."""
-        return await self._pages("/audit", AuditRow, limit, str(before) if before is not None else None)
+        return await self.pages("/audit", AuditRow, limit, str(before) if before is not None else None)
 
     # Forks and queue limits
 
@@ -560,6 +561,24 @@ class RemoteClient(Client):
             "POST", path, kind, query=query or (), body=body, again=True, about=about, headers=key
         )
 
+    # Schedules
+
+    @property
+    def schedules(self) -> RemoteSchedules:
+        return RemoteSchedules(self)
+
+    async def read(self, path: str, kind: type[T], about: str) -> T:
+        """Read a resource."""
+        return await self._get(path, kind, about)
+
+    async def send(self, path: str, kind: type[T], body: dict[str, Any], about: str) -> T:
+        """Send a request that the server executes once."""
+        return (await self._post(path, kind, body, about=about))[1]
+
+    async def remove(self, path: str, kind: type[T], about: str) -> T:
+        """Delete a resource."""
+        return (await self._wire.ask("DELETE", path, kind, about=about))[1]
+
     # Connections and pages
 
     async def aclose(self) -> None:
@@ -588,7 +607,7 @@ class RemoteClient(Client):
     async def _items(self, path: str, kind: type[T], about: str = "") -> builtins.list[T]:
         return (await self._page(path, kind, (), about)).items
 
-    async def _pages(
+    async def pages(
         self,
         path: str,
         kind: type[T],

@@ -51,7 +51,7 @@ def explain_schedule(row: Schedule, events: Sequence[Event], now: float, *, serv
         )
     last = next((event for event in events if event.type in _OUTCOMES), None)
     if last is not None:
-        parts.append(f"Last: {event_text(row, last)}")
+        parts.append(f"Last: {event_text(row.definition.tz, last)}")
     return " ".join(parts)
 
 
@@ -69,7 +69,7 @@ async def explain_tick(store: Store, row: Schedule, at: float, wall: str, now: f
     shown = _local(row, tick.at)
     moved = f" The local time {', '.join(tick.gap)} does not exist on that day." if tick.gap else ""
     if found is not None:
-        return f"{event_text(row, found)}{moved}"
+        return f"{event_text(row.definition.tz, found)}{moved}"
     if tick.at in {waiting.at for waiting in row.buffer}:
         return f"The tick {shown} waits until the open runs have ended: {', '.join(row.open)}.{moved}"
     if tick.at < row.created_at:
@@ -84,14 +84,14 @@ async def explain_tick(store: Store, row: Schedule, at: float, wall: str, now: f
     return f"The tick {shown} is due, and no worker has handled it yet.{moved}"
 
 
-def event_text(row: Schedule, event: Event) -> str:
+def event_text(tz: str, event: Event) -> str:
     """Return one event of a schedule as a sentence."""
     payload = event.payload
     if "nominal" in payload:
-        what = f"The tick {_local(row, payload['nominal'])}"
+        what = f"The tick {_shown(tz, payload['nominal'])}"
     elif "from" in payload and "to" in payload:
         count = f"{payload['count']} ticks" if payload.get("count") else "The ticks"
-        what = f"{count} from {_local(row, payload['from'])} to {_local(row, payload['to'])}"
+        what = f"{count} from {_shown(tz, payload['from'])} to {_shown(tz, payload['to'])}"
     else:
         what = "The schedule"
     return f"{what} {_happened(event.type, payload)}"
@@ -149,9 +149,12 @@ async def _outcome(store: Store, row: Schedule, at: float) -> Event | None:
 
 
 def _local(row: Schedule, at: float) -> str:
-    local = zones.local_time(row.definition.tz, at)
-    zone = "UTC" if row.definition.tz == "UTC" else f"{row.definition.tz}, {instant_text(at)}"
-    return f"{local:%Y-%m-%d %H:%M:%S} ({zone})"
+    return _shown(row.definition.tz, at)
+
+
+def _shown(tz: str, at: float) -> str:
+    zone = "UTC" if tz == "UTC" else f"{tz}, {instant_text(at)}"
+    return f"{zones.local_time(tz, at):%Y-%m-%d %H:%M:%S} ({zone})"
 
 
 def _minutes(gap: Sequence[str]) -> set[str]:

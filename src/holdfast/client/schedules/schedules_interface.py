@@ -104,11 +104,19 @@ class TickTime(msgspec.Struct, frozen=True):
 
 
 class Backfill(msgspec.Struct, frozen=True):
-    """The result of a backfill: the started runs by tick, and how many ticks had a run. A dry run starts none."""
+    """The result of a backfill. A dry run starts none.
+
+    Attributes:
+        ticks: The ticks of the range.
+        started: The runs that were started, in the order of their ticks.
+        existing: How many ticks had a run.
+        left: How many ticks were left because the queue is full. A second backfill starts them.
+    """
 
     ticks: list[TickTime]
     started: list[str]
-    existing: int
+    existing: int = 0
+    left: int = 0
 
 
 class Schedules(ABC):

@@ -31,7 +31,7 @@ from holdfast.schedules.definition import define, options_of
 from holdfast.schedules.schedule import JobTemplate, Schedule, stream_of
 from holdfast.schedules.tick import Tick, instant, instant_text
 from holdfast.store.audit import audited
-from holdfast.store.request_keys import once
+from holdfast.store.request_keys import Repeat, once
 from holdfast.store.schedule_commands import (
     BackfillSchedule,
     ChangeSchedule,
@@ -220,8 +220,8 @@ class StoreSchedules(Schedules):
 
     async def afire(self, name: str, *, allow_overlap: bool = False, actor: str | None = None) -> str:
         command = FireSchedule(await self._find(name), actor, allow_overlap)
-        run: str = await self._do(command, "fire_schedule", command.schedule, actor)
-        return run
+        fired = await self._do(command, "fire_schedule", command.schedule, actor)
+        return str(fired["job"] if isinstance(fired, dict) else fired.job)
 
     async def abackfill(
         self,
@@ -237,11 +237,11 @@ class StoreSchedules(Schedules):
         ticks = backfill_ticks(row.definition, first, last, await self._client.store().now())
         shown = [_shown_tick(tick) for tick in ticks]
         if dry_run:
-            return Backfill(shown, [], 0)
+            return Backfill(shown, [])
         command = BackfillSchedule(row.id, first, last, actor)
         detail = {"from": instant_text(first), "to": instant_text(last)}
         done = await self._do(command, "backfill_schedule", row.id, actor, detail)
-        return Backfill(shown, [entry["job"] for entry in done["fired"]], done["existing"])
+        return Backfill(shown, [entry["job"] for entry in done["fired"]], done["existing"], done["left"])
 
     async def adelete(self, name: str, *, actor: str | None = None) -> None:
         command = DeleteSchedule(await self._find(name), actor)
@@ -298,7 +298,11 @@ class StoreSchedules(Schedules):
         (answer,) = await self._client.store().commit([request])
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        if not isinstance(answer, Repeat):
+            return answer
+        if "schedule" in answer.answer:  # the schedule that the first request has answered with, as it is now
+            return await self._row(answer.answer["schedule"])
+        return answer.answer
 
 
 def _zone(row: Schedule) -> ZoneInfo:

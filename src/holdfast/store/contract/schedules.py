@@ -205,11 +205,11 @@ async def a_backfill_and_a_tick_share_one_run(lab: Lab) -> None:
 @clause
 async def a_schedule_fires_by_hand_unless_a_run_is_open(lab: Lab) -> None:
     row = await _create(lab)
-    run: str = await lab.do(FireSchedule(NIGHTLY, "ann"))
+    run: str = (await lab.do(FireSchedule(NIGHTLY, "ann"))).job
     assert (await lab.job(run)).schedule == NIGHTLY
     await lab.refused(FireSchedule(NIGHTLY, "ann"), InvalidArguments)
     lab.clock.move(1.0)
-    assert await lab.do(FireSchedule(NIGHTLY, "ann", allow_overlap=True)) != run
+    assert (await lab.do(FireSchedule(NIGHTLY, "ann", allow_overlap=True))).job != run
     assert (await _schedule(lab)).next == row.next
     assert await _types(lab) == ["declared", "fired", "fired"]
 
