@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from holdfast.schedules.definition import define
+from holdfast.schedules.schedule import JobTemplate
 from holdfast.store import (
     Append,
     Cancel,
@@ -31,9 +33,12 @@ from holdfast.store import (
     SetLimits,
     Submit,
 )
+from holdfast.store.schedule_commands import Advance, CreateSchedule, FireSchedule, PauseSchedule
 from support.sessions import STEPS, Lab, orders, said
 
 LEASE = 15.0
+REPORT = JobTemplate(plugin="shop", entry="report")
+REPORTS = frozenset({("shop", "report")})
 
 
 @pytest.fixture(scope="module")
@@ -392,3 +397,44 @@ def test_a_child_that_ends_and_a_parent_that_is_cancelled_do_not_stand_in_each_o
         answers = lab.play(order, (ended, CANCEL))
         assert (" ".join(answers), *lab.rows()) in expected, order
     assert ([session.gave_way for session in lab.sessions] == before) is (parent is not None)
+
+
+HOURLY = CreateSchedule(
+    plugin="shop", name="hourly", definition=define(every="1h", overlap="buffer_one"), template=REPORT
+)
+
+
+# What may have happened when all has ended: the tick fires once, or the other command came before it.
+AT_A_TICK: dict[str, tuple[Command, set[str]]] = {
+    "advance": (Advance(), {"declared fired"}),
+    "pause": (PauseSchedule("shop.hourly"), {"declared fired paused", "declared paused"}),
+    "fire": (FireSchedule("shop.hourly"), {"declared fired", "declared fired buffered"}),
+}
+
+
+@pytest.mark.parametrize("name", AT_A_TICK)
+def test_a_tick_has_one_outcome_in_every_order_of_two_sessions(lab: Lab, name: str) -> None:
+    other, allowed = AT_A_TICK[name]
+    seen = set()
+    for order in orders(2, len(STEPS)):
+        lab.fresh(HOURLY, late=3600)
+        lab.play(order, (Advance(), other))
+        lab.carry_out(Advance())  # one that has passed over a locked row looks again
+        types = lab.types("schedule:shop.hourly")
+        assert len(lab.rows()) == types.count("fired")
+        seen.add(" ".join(types))
+    assert seen == allowed
+
+
+def test_the_end_of_a_run_and_a_tick_leave_no_tick_waiting(lab: Lab) -> None:
+    for order in orders(2, len(STEPS)):
+        lab.fresh(HOURLY, late=3600)
+        lab.carry_out(Advance())
+        (run,) = lab.claimed(Claim(worker="w", entries=REPORTS, queues=None, limit=1, lease_seconds=1e6))
+        lab.clock.move(3600)
+        end = Append(run, 1, (("job_completed", {"result": 1}),))
+        lab.play(order, (end, Advance()))
+        lab.carry_out(Advance())
+        types = lab.types("schedule:shop.hourly")
+        assert types in (["declared", "fired", "fired"], ["declared", "fired", "buffered", "fired"])
+        assert len(lab.rows()) == 2

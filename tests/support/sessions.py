@@ -85,15 +85,29 @@ class Lab:
         self.sessions = [Session(schema) for _ in range(3)]
 
     def fresh(self, *commands: Command, late: float = 0.0) -> None:
-        for table in ("events", "jobs", "workers", "limits", *OF_A_JOB):
+        for table in ("events", "jobs", "workers", "limits", "schedules", "schedule_ends", *OF_A_JOB):
             self.look.execute(f"DELETE FROM {self._schema}.{table}")
         for command in commands:
-            self.look.execute("BEGIN")
-            (answer,) = Transaction(self.look, Statements(self._schema), looking_first=False).carry_out([command])
-            self.look.execute("COMMIT")
-            assert not isinstance(answer, Exception), answer
+            self.carry_out(command)
         if late:
             self.clock.move(late)
+
+    def carry_out(self, command: Command) -> Any:
+        """Execute a command while no session does anything; return its answer."""
+        self.look.execute("BEGIN")
+        (answer,) = Transaction(self.look, Statements(self._schema), looking_first=False).carry_out([command])
+        self.look.execute("COMMIT")
+        assert not isinstance(answer, Exception), answer
+        return answer
+
+    def claimed(self, claim: Command) -> list[str]:
+        """Execute a claim; return the ids of the jobs."""
+        return [one.job.id for one in self.carry_out(claim)]
+
+    def types(self, stream: str) -> list[str]:
+        """List the types of the events of a stream."""
+        sql = f"SELECT {EVENT_READ} FROM {self._schema}.events WHERE job = %s ORDER BY seq"
+        return [event.type for row in self.look.execute(sql, (stream,)).fetchall() for event in events_of(row)]
 
     def play(
         self,
