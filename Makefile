@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans schedules scenarios programs exact neighbours silence servers bench profile compare fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans schedules ticks scenarios programs exact neighbours silence servers bench profile compare fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -95,8 +95,13 @@ PLANS = $(if $(filter command line environment,$(origin STORE)),$(STORE),memory)
 plans: $(READY)  ## let every commit of random plans fail, SEEDS=200, in memory or STORE; print the tally
 	$(BIN)/python tools/crash_plans.py $(SEEDS) $(PLANS)
 
-schedules: $(READY)  ## compare the ticks of twelve zones over ten years with an oracle that walks every minute; print the tally
+schedules: $(READY)  ## compare the ticks of twelve zones over ten years with an oracle, and let every commit fail; print the tally
 	HOLDFAST_WHOLE_YEARS=1 $(BIN)/python -m pytest -q -rP -n 2 tests/schedules/test_calendar.py -k oracle
+	HOLDFAST_WHOLE_YEARS=1 $(BIN)/python -m pytest -q -n 2 tests/crashes/test_schedule_faults.py
+
+DAYS ?= 365
+ticks: $(READY)  ## kill eight processes that advance schedules over DAYS=365 of virtual time; print the tally
+	$(BIN)/python tools/kill_schedules.py $(DAYS)
 
 scenarios: $(READY)  ## run every scenario of job code, killed at every commit, in memory or STORE; print the tally
 	$(BIN)/python tools/run_scenarios.py $(PLANS)
