@@ -127,7 +127,8 @@ def test_schedules_move_with_their_history_and_the_order_of_builds(tmp_path: Pat
     async def story() -> None:
         old = SqliteStore(tmp_path / "jobs.db")
         template = JobTemplate(plugin="shop", entry="checkout")
-        yearly = Declaration(name="yearly", definition=define(cron="@yearly", tz="Asia/Tokyo"), template=template)
+        definition = define(cron="@yearly", tz="Asia/Tokyo", pause_after_failures=9)
+        yearly = Declaration(name="yearly", definition=definition, template=template)
         for build in ("2.0", "1.0"):
             await old.commit([DeclareSchedules("shop", build, (yearly,))])
         await old.commit([PauseSchedule("shop.yearly", "moving"), FireSchedule("shop.yearly"), claim()])

@@ -32,7 +32,17 @@ from holdfast.store.rows import JobSpec
 Written = tuple[str, dict[str, Any]]
 
 # A fork has the facts of the first run, but a time, a key, a parent and a chain of its own.
-_OWN = {"deadline", "idempotency_key", "parent", "parent_key", "trace_id", "continues", "first", "schedule"}
+_OWN = {
+    "deadline",
+    "idempotency_key",
+    "parent",
+    "parent_key",
+    "trace_id",
+    "continues",
+    "first",
+    "schedule",
+    "tells_schedule",
+}
 _INHERITED = [name for name in JobSpec.__struct_fields__ if name not in _OWN]
 _ENDED_WAIT = re.compile(rf"wait:(.*?)(?:(?<!#)#\d+)?{ENDED}", re.DOTALL)  # the end of a wait, with its key
 

@@ -52,6 +52,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str
     job: JobTemplate
     args: dict[str, Any]
+    is_awaited: bool = False  # whether the schedule has something to do when it ends
 
 
 class Runs(Protocol):
@@ -377,7 +378,8 @@ class Decision:
     def _start(self, tick: Tick, key: str, seed: str) -> tuple[str, bool]:
         row = self.row
         args = {**row.job.args, **({row.job.tick_argument: tick_json(tick)} if row.job.tick_argument else {})}
-        run = NewRun(id=run_id(seed, self._now), key=key, schedule=row.id, job=row.job, args=args)
+        awaited = row.definition.awaits_ends
+        run = NewRun(id=run_id(seed, self._now), key=key, schedule=row.id, job=row.job, args=args, is_awaited=awaited)
         name, existed = self._runs.start(run)
         self.started.append(name)
         if row.definition.overlap != "allow":

@@ -71,6 +71,11 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pause_after_failures: int | None = None
 
     @property
+    def awaits_ends(self) -> bool:
+        """Whether the end of a run changes something at once: a buffered tick may fire, or failures are counted."""
+        return self.overlap in {"buffer_one", "buffer_all", "cancel_other"} or self.pause_after_failures is not None
+
+    @property
     def skips_gaps(self) -> bool:
         """Whether a local time in a gap is recorded as skipped."""
         return self.gap == "skip"

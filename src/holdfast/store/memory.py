@@ -335,7 +335,8 @@ class MemoryStore(ScheduleTable):
         self._jobs[job.id] = job
         self._events.setdefault(job.id, []).extend(zip(decision.events, decision.payloads, strict=True))
         self._change |= decision.change
-        if job.schedule is not None and decision.events and not decision.grew_only and ends_run(job):
+        ends = decision.events and not decision.grew_only and ends_run(job)
+        if job.tells_schedule and job.schedule is not None and ends:
             self._ended_runs.append((self._now, EndedRun(job.schedule, job.id, job.course.status.value)))
             self._change |= WORK
         for signal in decision.kept:

@@ -174,6 +174,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     continues: str | None = None  # the job that this one continues
     first: str | None = None  # the first job of that chain
     schedule: str | None = None  # whose tick has started it
+    tells_schedule: bool | None = None  # whether the schedule waits for its end
 
     def spec(self) -> dict[str, Any]:
         """Return the facts by name, as arguments for another job's."""

@@ -136,6 +136,7 @@ def submission_of(run: NewRun, now: float) -> c.Submit:
         budget=job.budget,
         plan=job.plan,
         schedule=run.schedule,
+        tells_schedule=run.is_awaited or None,
     )
 
 

@@ -588,7 +588,7 @@ class Batch(SignalTable, ScheduleTable):
             return decision.answer
         self._changed.add(job.id)
         self.ended = self.ended or job.state in TERMINAL_JOB_STATES
-        if job.schedule is not None and decision.events and ends_run(job):
+        if job.tells_schedule and job.schedule is not None and decision.events and ends_run(job):
             self._ended_runs.append(EndedRun(job.schedule, job.id, job.course.status.value))
             self.change |= WORK
         for signal in decision.kept:

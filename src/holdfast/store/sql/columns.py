@@ -20,6 +20,7 @@ _FACTS = (
     "continues",
     "first",
     "schedule",
+    "tells_schedule",
 )  # of a job's spec: together in one column, as JSON
 # Columns that are fields of a job as they are. The first ones never change.
 _FIXED = ("created_at", *(name for name in JobSpec.__struct_fields__ if name not in {*_FACTS, "group"}))
