@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -271,7 +271,7 @@ class StoreSchedules(Schedules):
             raise UnknownSchedule(name)
         return row
 
-    async def _all(self) -> Any:
+    async def _all(self) -> AsyncIterator[Schedule]:
         after: str | None = None
         while page := await self._client.store().schedules(after, LISTED):
             for row in page:
