@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import App, Plan, changed, external_key, gather, now, random, wait_for
 from holdfast.deploys.run_check import RunCheck, check_run
+from holdfast.engine.replay_report import Verdict
 from support.stories import quick
 
 Declared = Callable[[App], Any]
@@ -353,6 +354,27 @@ def test_a_recorded_plan_finds_a_renamed_step(app: App, again: Callable[[], App]
     new.signal(run.id, "go")
     new.worker().run(until_idle=True)
     assert new.get(run.id).status == "succeeded", new.get(run.id).error
+
+
+def test_a_plan_whose_next_step_is_gone_is_found(app: App, again: Callable[[], App]) -> None:
+    @app.step
+    async def price(sku: str) -> int:
+        return len(sku)
+
+    one = {"id": "one", "kind": "call", "call": "price", "args": {"sku": "A1"}}
+    nodes = [{"id": "go", "kind": "wait"}, {**one, "after": ["go"]}]
+    run = app.plan("work", Plan.from_dict({"nodes": nodes})).start()
+    app.worker().run(until_idle=True)
+    new = again()
+    new.plan("work", Plan.from_dict({"nodes": nodes[:1]}))
+    found = new.block(check_run(new, new.events(run.id)))
+    assert found.verdict is Verdict.STOPS
+    assert found.reasons == ["the node one of its plan calls price, which the code does not have"]
+    new.signal(run.id, "go")
+    new.worker().run(until_idle=True)
+    error = new.get(run.id).error
+    assert error is not None
+    assert (error.code, "UnknownEntry" in error.message) == ("PlanFailed", True)
 
 
 @pytest.mark.parametrize("kind", ["job", "step", "tool"])

@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "errors",
     }
     | {"build_id", "import_guard", "job_log", "plans", "schedules"},
-    "deploys": {"authoring", "client", "engine", "errors", "machines", "store"},
+    "deploys": {"authoring", "client", "engine", "errors", "machines", "plans", "store"},
     "testing": {"authoring", "client", "deploys", "durations", "engine", "errors", "machines", "ready", "store"},
     "gc_settings": set(),
     "parent_death": set(),

@@ -12,6 +12,8 @@ from holdfast.client.verify import check_replay
 from holdfast.engine.replay_report import Verdict
 from holdfast.errors import UnknownEntry
 from holdfast.machines import TERMINAL_JOB_STATES, Event, Fold
+from holdfast.plans.model import Plan
+from holdfast.plans.node_history import NodeHistory
 from holdfast.store.result_blobs import FIELD, ReadPiece, with_results
 
 
@@ -81,6 +83,8 @@ async def check_run(app: App, events: Sequence[Event], read: ReadPiece | None = 
         report = await check_replay(app, events)
     except UnknownEntry as error:
         return msgspec.structs.replace(found, verdict=Verdict.GONE, reasons=[str(error)])
+    if live and report.fits and (missing_calls := _missing_of_plan(app, events)):
+        return msgspec.structs.replace(found, verdict=Verdict.STOPS, reasons=missing_calls)
     unused = report.unasked if report.verdict is Verdict.UNUSED else []
     verdict, unreached = report.verdict, 0
     if verdict is Verdict.FITS and report.unasked:  # the code has come to a new call, and may ask for them after it
@@ -108,6 +112,22 @@ def _through_aliases(app: App, entry: str, names: Sequence[str]) -> list[str]:
         calls |= {name for name, call in job.starter.calls_by_name().items() if name != call.name}
     runs = {name.partition(".")[2] for name in names if name.startswith(("job.", "start."))}
     return sorted((calls & set(names)) | (jobs & {entry, *runs}))
+
+
+def _missing_of_plan(app: App, events: Sequence[Event]) -> list[str]:
+    """Return the steps, tools and jobs that nodes of the run's plan still have to call, and that do not exist."""
+    history = NodeHistory(events)
+    nodes = Plan.from_dict(history.plan).nodes if history.plan is not None else ()
+    if any(hasattr(node, "cases") for node in nodes):
+        return []  # which of them will run is not known
+    names, found = app.names(), []
+    for node in nodes:
+        call, job = getattr(node, "call", None), getattr(node, "job", None)
+        if history.newest(node.id) in history.ended:
+            continue
+        if (call and call not in names.calls) or (job and job not in names.jobs):
+            found.append(f"the node {node.id} of its plan calls {call or job}, which the code does not have")
+    return found
 
 
 def _gone(app: App, nodes: Sequence[str]) -> list[str]:
