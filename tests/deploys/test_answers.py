@@ -53,6 +53,28 @@ def test_a_run_that_does_not_fit_is_found_explained_and_answered_on_the_command_
     assert shell.json("show", run)["status"] == "succeeded"
 
 
+def test_after_a_roll_back_all_runs_that_ask_are_answered_at_once(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+
+    def deploy(build: str, cents: int) -> None:
+        (shell.folder / "shop.py").write_text(CODE.replace("CENTS", str(cents)))
+        shell.environment["HOLDFAST_BUILD"] = build
+
+    deploy("1", 100)
+    runs = [shell.run("start", "shop.py", "pay") for _ in range(3)]
+    shell.run("worker", "shop.py", "--until-idle")
+    deploy("2", 105)
+    for run in runs:
+        shell.run("signal", run, "go")
+    shell.run("worker", "shop.py", "--until-idle")
+    deploy("1", 100)
+    assert "all in place of RUN" in shell.run("answer", runs[0], "build", "--began", "1", code=2)
+    assert shell.run("answer", "all", "build", "--began", "3") == "0 runs were answered"
+    assert shell.run("answer", "all", "build", "--began", "1") == "3 runs were answered"
+    shell.run("worker", "shop.py", "--until-idle")
+    assert [shell.json("show", run)["status"] for run in runs] == ["succeeded"] * 3
+
+
 CUT_SHORT = """
 import asyncio
 from pathlib import Path

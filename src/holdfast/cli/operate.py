@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,15 @@ from holdfast.cli.options import (
     where_options,
 )
 from holdfast.cli.run_filters import filter_options
+from holdfast.errors import QuestionClosed
 from holdfast.ids import new_id
 
 if TYPE_CHECKING:
     from holdfast.client.bulk import BulkResult
+    from holdfast.client.interface import Client
 
 PAGE = 1000  # runs of one request, as `holdfast.client.bulk` allows
+ANSWERED_AT_ONCE = 100  # questions of one request
 EXIT_REFUSED = 4  # as in `main.EXIT_CODES`
 RETRIED = "retried by an operator"
 
@@ -248,14 +252,17 @@ def resolve(  # noqa: PLR0913 - one parameter for each option
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
-@click.command(epilog="Example: holdfast answer 3f2a accept")
+@click.command(epilog="Examples: holdfast answer 3f2a accept; holdfast answer all build --began 1.4.1")
 @run_argument
 @click.argument("answer", type=click.Choice(["accept", "build", "fork", "fail"]))
 @_node
+@click.option("--began", help="With all: only runs whose history this build has recorded.")
 @actor_option
 @where_options
 @json_option
-def answer(run: str, answer: str, node: str | None, actor: str | None, where: Where, as_json: bool) -> None:
+def answer(
+    run: str, answer: str, node: str | None, began: str | None, actor: str | None, where: Where, as_json: bool
+) -> None:
     """Say which code goes on with RUN, whose history does not fit the code.
 
     With accept, RUN goes on with the new call and leaves the recorded ones unused. With build, it goes on with workers
@@ -263,10 +270,32 @@ def answer(run: str, answer: str, node: str | None, actor: str | None, where: Wh
     this call. With fail, RUN fails.
 
     Print the run that goes on. If RUN does not ask this any more, nothing is stored, and the exit code is 4.
+
+    With all in place of RUN, answer every run that asks this, such as after a roll-back. Print how many there were.
     """
     client = open_client(where)
+    if run == "all":
+        answered = _answer_all(client, answer, began, actor_of(where, actor))
+        show_result(answered, as_json=as_json, text=lambda: f"{len(answered)} runs were answered")
+        return
+    if began is not None:
+        raise click.UsageError("--began selects among all runs: write all in place of RUN")
     record = client.answer(full_id(client, run), answer, node=node, actor=actor_of(where, actor))
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
+
+
+def _answer_all(client: Client, answer: str, began: str | None, actor: str | None) -> list[str]:
+    """Answer every run whose history does not fit the code. Return the runs that go on."""
+    answered: list[str] = []
+    after: str | None = None
+    while page := client.inbox(kind="deploy", after=after, limit=ANSWERED_AT_ONCE):
+        after = page[-1].id
+        for question in page:
+            if began is not None and (question.deploy is None or question.deploy.began != began):
+                continue
+            with contextlib.suppress(QuestionClosed):  # another person was quicker
+                answered.append(client.answer(question.run_id, answer, node=question.node, actor=actor).run_id)
+    return answered
 
 
 @click.command(epilog="Example: holdfast grant 3f2a tokens=50000 usd=1.5")
