@@ -61,7 +61,7 @@ def test_after_a_roll_back_all_runs_that_ask_are_answered_at_once(tmp_path: Path
         shell.environment["HOLDFAST_BUILD"] = build
 
     deploy("1", 100)
-    runs = [shell.run("start", "shop.py", "pay") for _ in range(3)]
+    runs = [shell.run("start", "shop.py", "pay") for _ in range(2)]
     shell.run("worker", "shop.py", "--until-idle")
     deploy("2", 105)
     for run in runs:
@@ -70,9 +70,9 @@ def test_after_a_roll_back_all_runs_that_ask_are_answered_at_once(tmp_path: Path
     deploy("1", 100)
     assert "all in place of RUN" in shell.run("answer", runs[0], "build", "--began", "1", code=2)
     assert shell.run("answer", "all", "build", "--began", "3") == "0 runs were answered"
-    assert shell.run("answer", "all", "build", "--began", "1") == "3 runs were answered"
+    assert shell.run("answer", "all", "build", "--began", "1") == "2 runs were answered"
     shell.run("worker", "shop.py", "--until-idle")
-    assert [shell.json("show", run)["status"] for run in runs] == ["succeeded"] * 3
+    assert [shell.json("show", run)["status"] for run in runs] == ["succeeded"] * 2
 
 
 CUT_SHORT = """
