@@ -252,7 +252,7 @@ def resolve(  # noqa: PLR0913 - one parameter for each option
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
-@click.command(epilog="Examples: holdfast answer 3f2a accept; holdfast answer all build --began 1.4.1")
+@click.command(epilog="Example: holdfast answer 3f2a accept, or holdfast answer all build --began 1.4.1")
 @run_argument
 @click.argument("answer", type=click.Choice(["accept", "build", "fork", "fail"]))
 @_node
