@@ -217,7 +217,7 @@ async def said(store: Store, command: Any) -> list[Any]:
 
 KILLED = """
 import os, signal, sys
-from holdfast.client import move_store
+from holdfast.client.maintenance import move_store
 from holdfast.store.postgres import importer
 from holdfast.store.sqlite import export
 def deadly(owner, name, number, after=False):
