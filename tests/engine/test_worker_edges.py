@@ -100,7 +100,7 @@ class World:
         self.held, self.sooner, self.rated, self.quickly = held, sooner, rated, quickly
         self.worker = Worker(store, app.entries, app.config, children=app.submission, on_violation=raise_violation)
         self.gate = self.worker.gate
-        self.gate._now = lambda: time.monotonic() + self.passed
+        self.gate.follow(lambda: time.monotonic() + self.passed)
         self._poll, self.gate.poll_ready = self.gate.poll_ready, self.polled  # type: ignore[method-assign]  # - looked at, not changed
 
     def polled(self, waker: Any = None) -> Reading:

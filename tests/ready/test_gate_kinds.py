@@ -124,6 +124,24 @@ def test_a_new_rate_counts_from_now_and_what_is_missing_stays_missing(clock: Clo
     assert count(gate) == 2
 
 
+def test_a_gate_that_follows_another_clock_goes_on_where_it_is(clock: Clock) -> None:
+    gate = RateGate(1, per=10, now=clock)
+    assert gate.try_acquire() is not None
+    other = Clock()
+    other.advance(5_000)
+    assert gate.follow(other) is clock
+    other.advance(9.9)
+    assert gate.try_acquire() is None
+    other.advance(0.1)
+    assert gate.try_acquire() is not None
+    clock.advance(3)
+    assert gate.follow(clock) is other
+    clock.advance(9.9)
+    assert gate.try_acquire() is None
+    clock.advance(0.1)
+    assert gate.try_acquire() is not None
+
+
 def test_a_token_served_to_somebody_who_gave_up_goes_to_the_next(clock: Clock) -> None:
     gate = RateGate(1, now=clock, on_violation=STRICT)
     taken(gate)

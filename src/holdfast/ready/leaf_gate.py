@@ -51,13 +51,21 @@ class LeafGate(BaseGate):
             raise InvalidSetting("now", now, "it must be a function that gives seconds, as time.monotonic does")
         self.number = next(_numbers)
         self.lock = threading.Lock()
-        self._now = now
+        self._clock = now
+        self._ahead = 0.0  # seconds by which the gate's time is ahead of that clock
         self._compositions: weakref.WeakValueDictionary[int, BaseGate] = weakref.WeakValueDictionary()
         super().__init__(name, (self,), self.lock, on_violation)
 
     def clock_ns(self) -> int:
         """Read the gate's clock in whole nanoseconds, so that sums and comparisons of times are exact."""
-        return round(self._now() * 1e9)
+        return round((self._clock() + self._ahead) * 1e9)
+
+    def follow(self, clock: Callable[[], float]) -> Callable[[], float]:
+        """Use another clock from now on, and return the one before. The gate's time does not jump."""
+        with self.lock:
+            before, self._ahead = self._clock, self._ahead + self._clock() - clock()
+            self._clock = clock
+        return before
 
     def add_composition(self, composition: BaseGate) -> None:
         """Mark wakes of this gate in `composition` from now on."""

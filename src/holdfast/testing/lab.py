@@ -19,7 +19,6 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
-from unittest import mock
 
 import msgspec
 
@@ -144,7 +143,7 @@ class Lab:
         portal = cast("Portal", _MovingPortal(self._portal, self._moving))
         self._open.enter_context(app._borrowed(self.store, config, portal))  # noqa: SLF001 - for tests only
         for gate in {id(leaf): leaf for call in app.calls_by_name().values() for leaf in _leaves(call.gate)}.values():
-            self._open.enter_context(mock.patch.object(gate, "_now", self._loop.time))
+            self._open.callback(gate.follow, gate.follow(self._loop.time))
         self._apps.append(app)
         self._entries.update(app.entries)
 
