@@ -75,6 +75,7 @@ Workers migrate in the same way when they open a store.
 | check | warns or fails if |
 |---|---|
 | `schema`, `store` | there is no store, it is older or newer than this release, or it does not commit |
+| `sqlite`, `locks` | SQLite is too old, or other code of a process can drop the locks of a store |
 | `clock` | this machine and the store differ by more than two seconds |
 | `workers`, `blocked`, `queue` | no worker is alive, an event loop is blocked, or a due job has waited a minute |
 | `token`, `tokens`, `tokens file` | there is no valid token, one is short, or other users can read the file |

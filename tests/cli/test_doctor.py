@@ -70,7 +70,7 @@ def test_a_store_that_works_is_reported_with_versions_and_without_workers(either
     assert either.json("doctor", "--strict", code=1)["ok"] is False
     if is_file:
         assert tuple(map(int, report["sqlite"].split("."))) >= (3, 51, 3), "older ones can corrupt a file"
-        assert {found[name] for name in ("disk", "inodes", "log", "store file")} == {"ok"}
+        assert {found[name] for name in ("disk", "inodes", "log", "locks", "store file")} == {"ok"}
     else:
         assert (found["postgres"], found["transaction_read_only"], found["fsync"]) == ("ok", "ok", "fail")
 

@@ -178,6 +178,7 @@ def _sqlite_files(path: Path, report: dict[str, Any]) -> Iterator[Check]:
     report["sqlite"] = apsw.sqlite_lib_version()
     is_new = tuple(map(int, report["sqlite"].split("."))) >= SQLITE_OLDEST
     yield Check("sqlite", "ok" if is_new else "fail", report["sqlite"], "" if is_new else "upgrade apsw")
+    yield _locks()
     folder = path.absolute().parent
     if not folder.is_dir():
         return  # the check of the schema says so
@@ -197,6 +198,15 @@ def _sqlite_files(path: Path, report: dict[str, Any]) -> Iterator[Check]:
             if size < LOG_LARGE
             else Check("log", "warn", f"{log} has {size >> 20} MiB", say)
         )
+
+
+def _locks() -> Check:
+    from holdfast.store.sqlite import descriptor_locks
+
+    if descriptor_locks.install():
+        return Check("locks", "ok", "no other code of a process can drop them")
+    say = "do not open the store's file with another SQLite library, such as sqlite3, in a process that uses it"
+    return Check("locks", "warn", "other code of the process drops them when it closes the file", say)
 
 
 def _disk(folder: Path) -> Iterator[Check]:
