@@ -19,6 +19,7 @@ MINUTES = int(os.environ.get("HOLDFAST_PAGE_MINUTES", "15"))
 CHANGES = 50 * 60 * MINUTES  # at fifty a second
 GROWTH_MAX = 3_000_000  # bytes; a page that kept every change would grow by several times that
 BATCH = 4500
+LISTED = 200  # runs of the first page of a list
 
 
 class Clock:
@@ -161,27 +162,37 @@ def test_a_hundred_thousand_runs_scroll_without_a_gap(browser: Browser, tmp_path
 
 
 def test_many_live_changes_leave_the_memory_flat(browser: Browser, tmp_path: Path) -> None:
-    """The page gets all changes of many minutes at fifty a second, without the time between them."""
+    """The page gets all changes of many minutes at fifty a second, without the time between them.
+
+    A batch is handed out after the page has shown the one before it, as a later batch pushes its rows out. The list has
+    the runs of the stream, as that of a real server has. Otherwise a late answer to the list would empty it again.
+    """
     store = f"sqlite:///{tmp_path / 'jobs.db'}"
     shop_at(store).app.close()
     batches = CHANGES // BATCH
-    sent = 0
+    wanted = sent = 0
 
-    def answer(route: Route) -> None:
+    def stream(route: Route) -> None:
         nonlocal sent
-        sent += 1
-        route.fulfill(content_type="text/event-stream", body=_changes(sent) if sent <= batches else "")
+        body = _changes(wanted) if sent < wanted else ""  # after an empty one, the page asks again
+        sent = wanted
+        route.fulfill(content_type="text/event-stream", body=body)
+
+    def runs(route: Route) -> None:
+        newest = [_record(sent, BATCH - 1 - place) for place in range(LISTED if sent else 0)]
+        route.fulfill(content_type="application/json", body=f'{{"items":[{",".join(newest)}],"next":null}}')
 
     with served(SHOP, store) as server, looking(browser, f"{server.url}/healthz") as page:
-        page.route("**/api/v1/stream", answer)
+        page.route("**/api/v1/stream", stream)
+        page.route("**/api/v1/runs?*", runs)
         page.goto(f"{server.url}/")
         session = page.context.new_cdp_session(page)
         sizes: dict[int, int] = {}
-        for number in (batches // 4, batches):
-            newest = page.locator(f'.row [title="{_run(number, BATCH - 1)}"]')
-            newest.wait_for(timeout=120_000)
-            session.send("HeapProfiler.collectGarbage")
-            sizes[number] = session.send("Runtime.getHeapUsage")["usedSize"]
+        for wanted in range(1, batches + 1):
+            page.wait_for_selector(f'.row [title="{_run(wanted, BATCH - 1)}"]', timeout=60_000)
+            if wanted in {batches // 4, batches}:
+                session.send("HeapProfiler.collectGarbage")
+                sizes[wanted] = session.send("Runtime.getHeapUsage")["usedSize"]
         first, last = sizes.values()
         assert last < first + GROWTH_MAX, sizes
 
@@ -190,13 +201,17 @@ def _run(batch: int, number: int) -> str:
     return f"{batch:08d}-0000-7000-8000-{number:012d}"
 
 
+def _record(batch: int, number: int) -> str:
+    """Return a run as the server writes it."""
+    return (
+        f'{{"run_id":"{_run(batch, number)}","plugin_id":"shop","entry_id":"quick","status":"succeeded",'
+        '"created_at":1800000000,"updated_at":1800000000,"started_at":1800000000,"finished_at":1800000000,"attributes":{}}'
+    )
+
+
 def _changes(batch: int) -> str:
     """Return a stream with as many new runs as one batch has."""
-    fields = (
-        '"plugin_id":"shop","entry_id":"quick","status":"succeeded","created_at":1800000000,"updated_at":1800000000,'
-        '"started_at":1800000000,"finished_at":1800000000,"attributes":{}'
-    )
     return "".join(
-        f'event: run\nid: aaaaaaaa-{batch * BATCH + number}\ndata: {{"run_id":"{_run(batch, number)}",{fields}}}\n\n'
+        f"event: run\nid: aaaaaaaa-{batch * BATCH + number}\ndata: {_record(batch, number)}\n\n"
         for number in range(BATCH)
     )
