@@ -108,11 +108,7 @@ def crash_everywhere(
     lab: Lab, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> CrashReport:
     """Run the cases; see `Lab.crash_everywhere`."""
-    signals = kwargs.pop("signals", None) or {}
-    only = kwargs.pop("only", None)
-    if only is not None and (len(only) != 2 or only[1] not in MODES):  # noqa: PLR2004 - number and mode
-        raise InvalidArguments("only", f"must be the number of a commit and one of {', '.join(MODES)}; got {only!r}")
-    may_fail = kwargs.pop("may_fail", False)
+    signals, only, may_fail = _options(kwargs)
     app = lab.app_of(job)
     story = _Story(lab, app, job, args, kwargs, dict(signals))
     clean, commits = story.clean()
@@ -132,6 +128,22 @@ def crash_everywhere(
     if report.failures:
         raise CrashFailure(_told(report, args, kwargs, signals))
     return report
+
+
+def _options(kwargs: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, str] | None, bool]:
+    """Take the options of the kit out of the arguments of the job, and check them."""
+    signals = kwargs.pop("signals", None)
+    if signals is not None and not isinstance(signals, Mapping):
+        raise InvalidArguments("signals", f"must be a dict of keys and payloads, got {signals!r:.80}")
+    only = kwargs.pop("only", None)
+    if only is not None:
+        match only:
+            case (int(), str() as mode) if mode in MODES:
+                pass
+            case _:
+                modes = ", ".join(map(repr, MODES))
+                raise InvalidArguments("only", f"must be the number of a commit and one of {modes}; got {only!r:.80}")
+    return dict(signals or {}), only, bool(kwargs.pop("may_fail", False))
 
 
 def _told(report: CrashReport, args: tuple[Any, ...], kwargs: dict[str, Any], signals: dict[str, Any]) -> str:

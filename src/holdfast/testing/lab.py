@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -26,16 +24,17 @@ from holdfast.authoring.functions import Call, JobFunction
 from holdfast.client.app import App
 from holdfast.client.portal import Portal
 from holdfast.client.run_handle import RunHandle, job_of_run
+from holdfast.client.schedules.store_schedules import declare
 from holdfast.deploys.history_files import history_text, read_history
 from holdfast.durations import Duration, seconds
 from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, InvalidArguments
-from holdfast.machines import TERMINAL_JOB_STATES, Event
+from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.ready.leaf_gate import LeafGate
 from holdfast.store import Job, Store
-from holdfast.store.memory import MemoryStore
-from holdfast.testing.virtual_loop import VirtualLoop
-from holdfast.testing.world import Recorded, call_fake
+from holdfast.testing.lab_stores import checked_store, open_lab_store
+from holdfast.testing.virtual_loop import STORE_CALL, VirtualLoop
+from holdfast.testing.world import Recorded, call_fake, check_fake
 
 if TYPE_CHECKING:
     from holdfast.testing.crashes import CrashReport
@@ -45,6 +44,8 @@ T = TypeVar("T")
 
 LEASE_SECONDS = 86_400.0  # so long that few jumps of the time have to stop for a heartbeat
 LONGEST_SECONDS = 10 * 366 * 86_400  # that a call of the lab moves the time by itself
+IDLE_COMMITS = 200  # of ticks alone, after which a run that waits counts as stuck
+OPEN_MAX = 1000  # jobs that are looked at then
 START_AT = datetime(2027, 1, 1, tzinfo=UTC)
 
 
@@ -68,7 +69,8 @@ class Lab:
     """Runs jobs in virtual time. Use it as a context manager, or as the pytest fixture `lab`.
 
     Args:
-        store: ``"memory"`` or ``"sqlite"``.
+        store: ``"memory"``, ``"sqlite"``, ``"postgres"`` or the URL of a PostgreSQL database. There the lab creates a
+            schema, and removes it at the end. ``"postgres"`` is the database of the variable ``HOLDFAST_TEST_URL``.
         start_at: the virtual time at the start. Default: the beginning of 2027, in UTC.
         golden: where `golden` keeps histories: the path of a file, without its number and suffix.
         recording: whether `golden` writes its files. The option ``--holdfast-record`` of pytest sets it.
@@ -82,35 +84,33 @@ class Lab:
         golden: Path | None = None,
         recording: bool = False,
     ) -> None:
-        if store not in {"memory", "sqlite"}:
-            raise InvalidArguments("store", f"must be 'memory' or 'sqlite', got {store!r}")
-        if start_at.tzinfo is None:
-            raise InvalidArguments("start_at", "must have a time zone, such as datetime(2027, 1, 1, tzinfo=UTC)")
+        if getattr(start_at, "tzinfo", None) is None:
+            example = "such as datetime(2027, 1, 1, tzinfo=UTC)"
+            raise InvalidArguments("start_at", f"must be a datetime with a time zone, {example}; got {start_at!r:.80}")
         self._golden = golden
         self._recording = recording
         self._golden_runs = count(1)
-        self._kind = store
+        self._kind = checked_store(store)
         self._start_at = start_at
         self._open = contextlib.ExitStack()
         self._loop = VirtualLoop(self._work_under_way, self._before_jump)
         self._clock = LabClock(self._loop, start_at)
+        self._is_closed = False
         self._beat_at = 0.0  # when the workers last sent a heartbeat
         self._calls = 0  # of a store with threads, under way
-        self.store: Store = self._open_store()
+        try:
+            self.store: Store = open_lab_store(self._kind, self._clock, self._count, self._open)
+        except BaseException:
+            self._open.close()
+            self._loop.close()
+            raise
+        self.store.subscribe(lambda _: self._loop.note_progress())
         self._entries: dict[tuple[str, str], JobFunction[..., Any]] = {}
         self._apps: list[App] = []
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._portal = Portal("the lab", self._loop)
         self._open.callback(self._portal.stop)
         self._open.callback(lambda: self._portal.run(self._end()))
-
-    def _open_store(self) -> Store:
-        if self._kind == "memory":
-            return MemoryStore(self._clock)
-        from holdfast.store.sqlite.store import SqliteStore  # noqa: PLC0415 - a backend is imported when it is used
-
-        folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-lab-"))
-        return cast("Store", _Counting(SqliteStore(Path(folder) / "jobs.db", self._clock), self._count))
 
     def __enter__(self) -> Self:
         return self
@@ -120,6 +120,7 @@ class Lab:
 
     def close(self) -> None:
         """Stop the jobs, and give the apps their stores back."""
+        self._is_closed = True
         self._open.close()
 
     @property
@@ -130,16 +131,27 @@ class Lab:
     # Jobs
 
     def use(self, app: App) -> None:
-        """Borrow an app: from now on its runs are in the lab. `start` does this with the app of its job."""
+        """Borrow an app with its schedules: from now on `advance` lets their ticks start runs, as a worker does.
+
+        `start` borrows the app of its job, too, but not its schedules.
+        """
+        if not isinstance(app, App):
+            raise InvalidArguments("app", f"must be an App, got {app!r:.80}")
+        self._serve(app)
+        self.run(self._moving(declare(app)))
+        self.run(self._loop.settle(self._loop.time()))
+
+    def _serve(self, app: App) -> None:
         self.borrow(app)
         if not self._workers:
-            self._portal.run(self._hire(self.store))
+            self.run(self._hire(self.store))
 
     def borrow(self, app: App) -> None:
         """Borrow an app, and start no worker."""
+        self._require_open()  # or the run would be in the app's own store
         if app in self._apps:
             return
-        config = msgspec.structs.replace(app.config, lease_seconds=LEASE_SECONDS, effects="")
+        config = msgspec.structs.replace(app.config, lease_seconds=LEASE_SECONDS, effects="", blobs="")
         portal = cast("Portal", _MovingPortal(self._portal, self._moving))
         self._open.enter_context(app._borrowed(self.store, config, portal))  # noqa: SLF001 - for tests only
         for gate in {id(leaf): leaf for call in app.calls_by_name().values() for leaf in _leaves(call.gate)}.values():
@@ -150,15 +162,17 @@ class Lab:
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> RunHandle:
         """Start a run of a job, and let it run as far as it can without the time moving."""
         run = self.app_of(job).start(job, *args, **kwargs)
-        self._portal.run(self._loop.settle(self._loop.time()))
+        self.run(self._loop.settle(self._loop.time()))
         return run
 
     def app_of(self, job: JobFunction[..., Any]) -> App:
         """Return the app of a job, and borrow it."""
+        if not isinstance(job, JobFunction):
+            raise InvalidArguments("job", f"must be a function with @app.job, got {job!r:.80}")
         app = job.starter
         if not isinstance(app, App):
             raise InvalidArguments("job", f"{job.name} belongs to no app yet: pass its app to lab.use first")
-        self.use(app)
+        self._serve(app)
         return app
 
     def advance(self, duration: Duration) -> None:
@@ -167,7 +181,7 @@ class Lab:
         Args:
             duration: such as ``"2d"``, ``"90m"``, a number of seconds or a timedelta.
         """
-        self._portal.run(self._loop.settle(self._loop.time() + seconds(duration)))
+        self.run(self._loop.settle(self._loop.time() + seconds(duration)))
 
     def until_waiting(self, run: RunHandle, key: str | None = None) -> None:
         """Let time move until a run waits.
@@ -179,7 +193,10 @@ class Lab:
         Raises:
             RunStuck: the run has ended, or can never wait for this.
         """
-        self._portal.run(self._until_waiting(run, key))
+        if key is not None and not isinstance(key, str):
+            raise InvalidArguments("key", f"must be the key of a wait, such as 'approval', got {key!r:.80}")
+        self._require(run)
+        self.run(self._until_waiting(run, key))
 
     async def _until_waiting(self, run: RunHandle, key: str | None) -> None:
         async def is_there() -> bool:
@@ -201,23 +218,21 @@ class Lab:
             RunCanceled: the run was canceled.
             RunTimedOut: the run exceeded its deadline.
         """
-        self._portal.run(self._row(run))
-        return self._portal.run(self._result(run))
+        self._require(run)
+        return self.run(self._result(run))
 
     async def _result(self, run: RunHandle) -> Any:
         waiting = asyncio.ensure_future(run.aresult())
-        settling = asyncio.ensure_future(self._loop.settle(self._loop.time() + LONGEST_SECONDS, stay=True))
         try:
-            await asyncio.wait({waiting, settling}, return_when=asyncio.FIRST_COMPLETED)
-            if not waiting.done():
-                settling.result()  # may raise: something real is under way
+            if not await self._move_until(waiting):
                 raise RunStuck(f"run {run.id} cannot go on by itself: {await self.explained(run)}")
             return waiting.result()
         finally:
-            await end_tasks(waiting, settling)
+            await end_tasks(waiting)
 
     def history(self, run: RunHandle) -> list[Event]:
         """Return the events of a run's job, oldest first."""
+        self._require(run)
         return run.events()
 
     def replace(self, call: Call[..., Any], fake: Callable[..., Any]) -> None:
@@ -226,9 +241,13 @@ class Lab:
         Args:
             call: the step or tool.
             fake: a function with or without async, or ``world.tool(…)``. It takes the same arguments.
+
+        Raises:
+            InvalidArguments: the call is not a step or tool, or the stand-in takes other arguments.
         """
         if not isinstance(call, Call):
             raise InvalidArguments("call", f"must be a step or tool, got {call!r:.80}")
+        check_fake(fake, call)
         if isinstance(fake, Recorded):
             fake = fake.standing_for(call.name)
         self._open.enter_context(replaced(call, fake))
@@ -257,7 +276,7 @@ class Lab:
         """
         from holdfast.testing.replays import check_replays  # noqa: PLC0415 - as above
 
-        events = run.events()
+        events = self.history(run)
         return check_replays(events, self._function(events[0], run))
 
     def golden(self, run: RunHandle) -> None:
@@ -276,7 +295,7 @@ class Lab:
 
         if self._golden is None:
             raise InvalidArguments("golden", "the lab has no folder for histories: use the fixture, or Lab(golden=…)")
-        events = run.events()
+        events = self.history(run)
         path = self._golden.with_name(f"{self._golden.name}-{next(self._golden_runs)}.json")
         if self._recording:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,6 +304,12 @@ class Lab:
             raise ReplayFailure(f"{path} does not exist: run pytest with --holdfast-record, and commit the file")
         recorded = read_history(path)
         require_fit(recorded, self._function(recorded[0], run), str(path))
+
+    def _require(self, run: RunHandle) -> None:
+        """Refuse what is not a run of this lab."""
+        if not isinstance(run, RunHandle):
+            raise InvalidArguments("run", f"must be what lab.start returned, got {run!r:.80}")
+        self.run(self._row(run))
 
     def _function(self, created: Event, run: RunHandle) -> JobFunction[..., Any]:
         entry = str(created.payload["plugin"]), str(created.payload["entry"])
@@ -300,8 +325,21 @@ class Lab:
         return Lab(self._kind, start_at=self._start_at + timedelta(seconds=later_seconds))
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the lab's loop, and wait for its end."""
+        """Run a coroutine on the lab's loop, and wait for its end.
+
+        Raises:
+            InvalidArguments: the lab is closed.
+        """
+        try:
+            self._require_open()
+        except InvalidArguments:
+            story.close()  # it is not awaited
+            raise
         return self._portal.run(story)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise InvalidArguments("lab", "is closed: use it inside its `with` block, or in the test of its fixture")
 
     async def until(self, is_so: Callable[[], Awaitable[bool]], changed: asyncio.Event | None = None) -> bool:
         """Let time move until something is so. Return False if nothing can run any more before that.
@@ -311,16 +349,45 @@ class Lab:
             changed: set it when something else than a commit may have made it so.
         """
         seeing = asyncio.ensure_future(self.see(is_so, changed or asyncio.Event()))
-        settling = asyncio.ensure_future(self._loop.settle(self._loop.time() + LONGEST_SECONDS, stay=True))
         try:
-            await asyncio.wait({seeing, settling}, return_when=asyncio.FIRST_COMPLETED)
-            if seeing.done():
+            if await self._move_until(seeing):
                 seeing.result()
                 return True
-            settling.result()  # may raise: something real is under way
             return await is_so()
         finally:
-            await end_tasks(seeing, settling)
+            await end_tasks(seeing)
+
+    async def _move_until(self, task: asyncio.Future[Any]) -> bool:
+        """Let time move until a task ends. Return False if nothing that can still run could end it."""
+        settling = asyncio.ensure_future(self._loop.settle(self._loop.time() + LONGEST_SECONDS, stay=True))
+        idling = asyncio.ensure_future(self._only_ticks())
+        try:
+            await asyncio.wait({task, settling, idling}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                for ended in (settling, idling):
+                    if ended.done():
+                        ended.result()  # may raise: something real is under way
+            return task.done()
+        finally:
+            await end_tasks(settling, idling)
+
+    async def _only_ticks(self) -> None:
+        """Return when only the ticks of schedules go on: no older job can go on by itself."""
+        if not await self.store.schedules("", 1):
+            await asyncio.Event().wait()
+        commits, known = 0, set[str]()
+
+        async def is_so() -> bool:
+            nonlocal commits, known
+            commits += 1
+            if commits % IDLE_COMMITS:
+                return False
+            jobs = await self.store.open_jobs(limit=OPEN_MAX)
+            older = [job for job in jobs if job.id in known]
+            known = {job.id for job in jobs}
+            return commits > IDLE_COMMITS and not any(map(moves_itself, older))
+
+        await self.see(is_so, asyncio.Event())
 
     async def see(self, is_so: Callable[[], Awaitable[bool]], changed: asyncio.Event) -> None:
         """Wait until something is so. Look after each commit, and when `changed` is set."""
@@ -362,15 +429,12 @@ class Lab:
         if self._loop.is_settling:
             return await call
         task = asyncio.ensure_future(call)
-        settling = asyncio.ensure_future(self._loop.settle(self._loop.time() + LONGEST_SECONDS, stay=True))
         try:
-            await asyncio.wait({task, settling}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                settling.result()
+            if not await self._move_until(task):
                 raise RunStuck("the call cannot end: nothing can run any more. Do first what the run waits for")
             return task.result()
         finally:
-            await end_tasks(task, settling)
+            await end_tasks(task)
 
     async def explained(self, run: RunHandle) -> str:
         """Return in words what a run waits for."""
@@ -405,12 +469,13 @@ class Lab:
 
     def _count(self, change: int) -> None:
         self._calls += change
+        self._loop.note_progress()
 
     def _work_under_way(self) -> str | None:
-        if self._calls:
-            return "a call of the store"
         threads = sum(worker.threads_at_work() for worker in self._workers)
-        return "a function in a thread" if threads > 0 else None
+        if threads > 0:
+            return "a function in a thread"
+        return STORE_CALL if self._calls else None
 
 
 class _MovingPortal:
@@ -438,25 +503,6 @@ def _leaves(gate: Any) -> list[LeafGate]:
     return [leaf for leaf in getattr(gate, "leaves", ()) if isinstance(leaf, LeafGate)]
 
 
-class _Counting:
-    """A store whose calls are counted while they are under way: its threads are not those of the loop."""
-
-    def __init__(self, store: Any, count: Callable[[int], None]) -> None:
-        self._store = store
-        self._count = count
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        return partial(self._counted, found) if inspect.iscoroutinefunction(found) else found
-
-    async def _counted(self, call: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        self._count(1)
-        try:
-            return await call(*args, **kwargs)
-        finally:
-            self._count(-1)
-
-
 @contextlib.contextmanager
 def replaced(call: Call[..., Any], fake: Callable[..., Any]) -> Any:
     """Let a stand-in act in place of a step or tool for a while."""
@@ -479,6 +525,12 @@ def waits_for(job: Job, key: str | None) -> bool:
         return False
     keys = [place.correlation_key for place in job.wait.places() if place.correlation_key is not None]
     return key in keys if key is not None else bool(keys)
+
+
+def moves_itself(job: Job) -> bool:
+    """Return whether a job goes on without a signal, an answer or another job."""
+    times = (job.wake_at, job.ends_by, job.wait.deadline if job.wait is not None else None)
+    return job.state in {JobState.QUEUED, JobState.RUNNING} or any(at is not None for at in times)
 
 
 async def end_tasks(*tasks: asyncio.Future[Any]) -> None:

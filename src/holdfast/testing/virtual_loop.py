@@ -34,6 +34,7 @@ from holdfast.errors import HoldfastError
 REAL_SECONDS = 2.0  # that real work may take
 SETTLE_SECONDS = 20.0  # real seconds that one call of the lab may take
 TICK = 2.0**-20  # times are multiples of it, so that their sums with the date are exact
+STORE_CALL = "a call of the store"
 LOOK_SECONDS = 0.005  # between two looks at threads, which may end without a word
 
 
@@ -62,6 +63,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._settles_since = 0.0
         self._at_work = at_work
         self._threads = 0  # calls in threads
+        self.progress = 0  # grows when some work ends
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap, by time
         self._numbers = count()
         selector = _Selector(self)
@@ -138,10 +140,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _thread_ended(self, _: object) -> None:
         self._threads -= 1
+        self.note_progress()
+
+    def note_progress(self) -> None:
+        """Note that some work has ended: what is under way now may be other work. Any thread may call this."""
+        self.progress += 1
 
     def real_work(self) -> str | None:
         """Return what real work is under way, in words."""
-        return "a function in a thread" if self._threads else self._at_work()
+        return self._at_work() or ("a function in a thread" if self._threads else None)
 
     def fail(self, error: RealWork) -> bool:
         """End `settle` with an error. Return False if nothing settles."""
@@ -159,6 +166,7 @@ class _Selector(selectors.DefaultSelector):
         self._loop = loop
         self._own: set[int] = set()
         self._works_since: float | None = None  # when the real work that is under way was first seen
+        self._progress = 0  # of the loop at that time
         self._ignored: set[int] = set()  # sockets that were silent for too long
 
     def own_descriptors(self) -> None:
@@ -171,7 +179,8 @@ class _Selector(selectors.DefaultSelector):
         if ready or (timeout is not None and timeout <= 0):
             return ready
         while (work := self._work()) is not None:
-            self._works_since = self._works_since or time.monotonic()
+            if self._works_since is None or self._progress != self._loop.progress:
+                self._works_since, self._progress = time.monotonic(), self._loop.progress
             ready = super().select(LOOK_SECONDS)
             if time.monotonic() - self._works_since > REAL_SECONDS and self._named(work):
                 self._works_since = None
@@ -195,6 +204,8 @@ class _Selector(selectors.DefaultSelector):
     def _named(self, work: str) -> bool:
         """Say what does not end. Return whether the caller was told."""
         message = f"virtual time stands still: {work} has been under way for {REAL_SECONDS:g} real seconds"
+        if work == STORE_CALL:
+            return self._loop.fail(RealWork(f"{message}: is the database blocked?"))
         if work != "a socket":
             message = f"{message}{_places()}"
             cure = "replace the step or tool with lab.replace, or use asyncio.sleep in place of time.sleep"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import warnings
@@ -47,7 +48,12 @@ class World:
 
         Args:
             fake: what the tool does, with or without async. It takes the tool's arguments. Default: return None.
+
+        Raises:
+            InvalidArguments: it is not a function.
         """
+        if fake is not None and not callable(fake):
+            raise InvalidArguments("fake", f"must be a function, got {fake!r:.80}: for a value, use a lambda")
         return Recorded(self, fake)
 
     def calls(self, tool: Call[..., Any] | str) -> list[dict[str, Any]]:
@@ -66,6 +72,8 @@ class World:
         return all(count == 1 for count in keys.values())
 
     def _known(self, tool: Call[..., Any] | str) -> str:
+        if not isinstance(tool, (str, Call)):
+            raise InvalidArguments("tool", f"must be a step, a tool or its name, got {tool!r:.80}")
         name = tool if isinstance(tool, str) else tool.name
         if name not in self._names:
             known = ", ".join(sorted(self._names)) or "none"
@@ -93,6 +101,11 @@ class Recorded:
         self._world = world
         self._fake = fake
         self._name = name
+
+    @property
+    def fake(self) -> Callable[..., Any] | None:
+        """What acts; None if nothing does."""
+        return self._fake
 
     def standing_for(self, name: str) -> Recorded:
         """Return the same stand-in for one tool."""
@@ -136,3 +149,31 @@ def call_fake(fake: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     except ValueError:  # a function without a signature
         pass
     return fake(**arguments)
+
+
+def check_fake(fake: Any, call: Call[..., Any]) -> None:
+    """Check that a stand-in takes the arguments of a step or tool.
+
+    Raises:
+        InvalidArguments: it is not a function, or takes others.
+    """
+    inner = fake.fake if isinstance(fake, Recorded) else fake
+    if isinstance(fake, Recorded) and inner is None:
+        return
+    if not callable(inner):
+        raise InvalidArguments("fake", f"must be a function, got {inner!r:.80}: for a value, use a lambda")
+    if call.signature.is_open:
+        return
+    parameters = call.signature.parameters()
+    required = [name for name, is_required in parameters.items() if is_required]
+    try:
+        signature = inspect.signature(inner)
+    except ValueError:  # a function without a signature
+        return
+    for names in (list(parameters), required):  # a call may leave out what has a default
+        for args, kwargs in (((), dict.fromkeys(names)), (names, {})):
+            with contextlib.suppress(TypeError):
+                signature.bind(*args, **kwargs)
+                return
+    taken = f"takes {signature}, and {call.name} is called with ({', '.join(parameters)})"
+    raise InvalidArguments("fake", f"{getattr(inner, '__name__', 'it')} {taken}")
