@@ -262,6 +262,37 @@ def test_children_that_start_children_without_end_are_stopped(url: str) -> None:
         play(story())
 
 
+def test_a_child_that_is_cut_off_while_it_is_started_does_not_keep_the_job(app: App) -> None:
+    """The job is suspended at its next wait, whatever moment of the start the cut falls on."""
+
+    @app.step
+    async def nap(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    @app.job
+    async def child() -> None:
+        await wait_for("never")
+
+    @app.job
+    async def parent(turns: int) -> str:
+        calling = asyncio.create_task(child())
+        await nap(turns)
+        calling.cancel()
+        return str(await wait_for("go"))
+
+    async def story() -> None:
+        handles = [await parent.astart(turns) for turns in range(24)]
+        await drain(app)
+        for handle in handles:
+            assert (await handle.arecord()).stage == "parked"
+            await handle.asignal("go", payload="gone")
+        await drain(app)
+        assert [await handle.aresult() for handle in handles] == ["gone"] * len(handles)
+
+    play(story())
+
+
 def test_children_that_branches_call_at_any_moment_are_all_started(app: App) -> None:
     """Those that are called together are started together, also while others are just being started."""
 
@@ -288,4 +319,4 @@ def test_children_that_branches_call_at_any_moment_are_all_started(app: App) -> 
             await drain(app)
             assert await handle.aresult() == [-1, turns]
 
-    play(story(), 20)
+    play(story())

@@ -174,6 +174,7 @@ class Children:
         attempt.under_way.discard(starter)
         if not starter.cancelled() and isinstance(error := starter.exception(), Exception):
             attempt.code_failed(error)
+        attempt.code.turn_soon()  # a child that was cut off and not started may be all that kept the job
         attempt.call_left()
 
     def _command(self, start: _Start, depth: int) -> Submit | None:
@@ -212,7 +213,7 @@ class Children:
             self._refused(pending, self._conflict(start.job, submitting.result().job))
         else:
             attempt.waits.begin(pending, start.key, "child")
-            attempt.code.turn_soon()
+        attempt.code.turn_soon()  # also after a call that was cut off: its start may be all that kept the job
 
     def _conflict(self, job: JobFunction[..., Any], other: str) -> StepFailed:
         other = other if self._attempt.row.group is None else UNSHOWN
