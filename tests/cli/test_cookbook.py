@@ -266,6 +266,8 @@ def test_an_agent_that_is_killed_pays_once_and_asks_no_question_again_that_was_a
             await kitchen.seen("paid")  # it has paid, and nobody has recorded that yet
         if any(event.type == "tool_invocation_finished" for event in await kitchen.app.aevents(run)):
             raise TooLate("it is recorded that it has paid")
+        if any("turn 4" in line for line in kitchen.lines()):
+            raise TooLate("the payment has ended, and a step runs ahead of the disk")
         async with kitchen.worker("cid"):
             await kitchen.status(run, "in_doubt")  # so an operator is asked
         said = (await kitchen.app.aexplain(run)).explanation

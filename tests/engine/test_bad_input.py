@@ -833,6 +833,7 @@ def test_a_worker_with_a_plain_function_that_never_returns_can_still_be_stopped(
         "@app.job\ndef work() -> None:\n    print('stuck', flush=True)\n    threading.Event().wait()\n"
     )
     shell.environment["HOLDFAST_SHUTDOWN_SECONDS"] = "0.1"
+    shell.environment["HOLDFAST_LEASE_SECONDS"] = "60"  # a lease that a busy machine loses would end the job otherwise
     run = shell.run("start", str(target), "work")
     worker = subprocess.Popen(
         [sys.executable, "-m", "holdfast", "worker", str(target)],

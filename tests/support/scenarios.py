@@ -61,7 +61,7 @@ __all__ = [
     "scenario",
 ]  # fmt: skip
 
-SECONDS = float(os.environ.get("HOLDFAST_SCENARIO_SECONDS", "30"))  # for one run of a scenario, on a slow machine
+SECONDS = float(os.environ.get("HOLDFAST_SCENARIO_SECONDS", "90"))  # for one run of a scenario, on a slow machine
 IDLE_SECONDS = 2.0  # what is due sooner is waited for
 CONFIG = Config(url="memory:", poll_seconds=0.005, idle_seconds=IDLE_SECONDS, shutdown_seconds=0.05, grace_seconds=0.2)
 LOST, UNACKNOWLEDGED = "not applied", "applied, unacknowledged"
