@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, InvalidArguments, QuestionClosed, RunFailed, RunHandle, UnknownJob, wait_for
+from holdfast import App, Draft, InvalidArguments, QuestionClosed, RunFailed, RunHandle, UnknownJob, wait_for
 from holdfast.client.overview.builds import release_stranded
 from holdfast.client.verify import check_replay
 from holdfast.engine.replay_report import Verdict
@@ -179,6 +179,74 @@ def test_a_tool_that_was_renamed_without_an_alias_is_not_called_again(shop: Shop
 
     play(story())
     assert shop.paid == ["refund 4", "pay_back 4"]
+
+
+@pytest.mark.parametrize(("answer", "planned"), [("accept", False), ("build", True)], ids=["plan", "planner"])
+def test_code_that_becomes_a_plan_does_not_call_its_tools_and_children_again(
+    shop: Shop, answer: str, planned: bool
+) -> None:
+    """The nodes of a plan have other identities than the calls of code."""
+
+    def declare(app: App, *, as_plan: bool) -> None:
+        charge = app.calls_by_name()["charge"]
+
+        @app.job
+        async def pack() -> str:
+            shop.paid.append("packed")
+            return "packed"
+
+        if not as_plan:
+
+            @app.job(name="order")
+            async def order() -> str:
+                await charge(1)
+                await pack()
+                await wait_for("shipped")
+                return "code"
+
+        elif planned:
+
+            @app.planner(name="order")
+            async def plans() -> Draft:
+                draft = Draft("order")
+                add_nodes(draft)
+                return draft
+
+        else:
+            add_nodes(app.plan("order"))
+
+    def add_nodes(draft: Draft) -> None:
+        paid = draft.call("charge", amount=1)
+        draft.job("pack", after=paid)
+
+    async def story() -> None:
+        old, new = shop.app("1", 100), shop.app("2", 100)
+        declare(old, as_plan=False)
+        declare(new, as_plan=True)
+        handle = await old.astart("order")
+        await drain(old)
+        await handle.asignal("shipped")
+        report = await check_replay(new, await handle.aevents())
+        reason = "it now calls charge in a new plan, but the history has charge(amount=1)"
+        assert (report.verdict, report.reasons) == (Verdict.STOPS, [reason])
+        await drain(new)
+        asked = (await new.aexplain(handle.id)).explanation
+        assert "build 2 calls charge in a new plan, but the history has charge(amount=1), which build 1" in asked
+        await new.aanswer(handle.id, answer)
+        await drain(old if answer == "build" else new)
+        if answer == "build":
+            assert await handle.aresult() == "code"
+            return
+        asked = (await new.aexplain(handle.id)).explanation
+        assert "build 2 calls job.pack in a new plan" in asked
+        await new.aanswer(handle.id, answer)
+        await drain(new)
+        assert await RunHandle(new, handle.id).aresult() == {"pack": "packed"}
+        assert await new.averify() == {}
+
+    play(story())
+    again = ["2: 1", "packed"] if answer == "accept" else []
+    assert shop.paid == ["1: 1", "packed", *again]
 
 
 def test_accepted_calls_are_left_unused_in_every_later_replay(shop: Shop) -> None:

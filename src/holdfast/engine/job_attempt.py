@@ -742,6 +742,7 @@ class Attempt:
 
     def plan(self, new_plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
         if self.replay.plan is None and new_plan is not None:
+            self.code.refuse(misfit.left_by_plan(self.replay, new_plan))
             plan = checked_payload("the plan", new_plan, self.config.payload_bytes_max)
             self.record((HistoryEvent.PLAN_GENERATED.value, {"plan": plan}))
             self.replay.plan = plan

@@ -243,6 +243,16 @@ class JobCode:
         self._host = _ENDED_HOST
         self.loop.forget()
 
+    def refuse(self, error: NonDeterminism | None) -> None:
+        """Stop the code here if there is an error: it does not fit, and nothing that it catches changes that.
+
+        Raises:
+            NonDeterminism: this error.
+        """
+        if error is not None:
+            self.loop.fatal = error
+            raise error
+
     def check_main(self, name: str) -> None:
         """Check that the caller is the job's own function.
 

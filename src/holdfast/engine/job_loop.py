@@ -206,7 +206,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.completed: deque[Native] = deque()  # native work that is done and was not handed over yet
         self.handed: list[int] = []  # numbers of the work handed over since the last event
         self.natives_made = 0  # total number of native work created
-        self.fatal: BaseException | None = None  # SystemExit or KeyboardInterrupt: it would have ended a normal loop
+        self.fatal: BaseException | None = None  # ends the code: SystemExit, KeyboardInterrupt, or a misfit
         self.turning = False  # whether the engine will read the ready queue without a wake
         self._threads = threads
         self._wake = wake

@@ -44,6 +44,21 @@ def forgotten_tools(replay: Replay) -> NonDeterminism | None:
     return error
 
 
+def left_by_plan(replay: Replay, plan: dict[str, Any]) -> NonDeterminism | None:
+    """Return the error of a plan that is made now, and calls a name again that the history has; None if it fits.
+
+    A job that was code has become a plan. Its recorded calls have other identities than the nodes of the plan, and are
+    not looked at once the plan is recorded. So a tool would act twice.
+    """
+    for node in plan.get("nodes") or () if replay.may_be_unasked else ():
+        name = node.get("call") or f"job.{node.get('job')}"
+        if unasked := replay.unasked(name):
+            error = NonDeterminism(f"{name} in a new plan", [replay.describe(each) for each in unasked])
+            error.node, error.nodes = f"{name}:{node.get('id')}", unasked
+            return error
+    return None
+
+
 def requeue(asked: Written) -> Written:
     """Return the event that gives the job to the workers of the build that recorded its history."""
     details = asked[1][DEPLOY]

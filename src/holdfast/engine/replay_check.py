@@ -40,7 +40,7 @@ from holdfast.authoring.redaction import Revealed, revealed
 from holdfast.authoring.reports import reporter
 from holdfast.engine.children import child_result, earlier_names, start_result
 from holdfast.engine.job_code import JobCode, Pending
-from holdfast.engine.misfit import forgotten_tools
+from holdfast.engine.misfit import forgotten_tools, left_by_plan
 from holdfast.engine.replay import Ended, Outcome, Replay, call_text
 from holdfast.engine.replay_report import (
     VERDICTS,
@@ -448,6 +448,8 @@ class ReplayCheck:
         return [node for node in self._replay.values if node.startswith(beginning)]
 
     def plan(self, new_plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        if self._replay.plan is None and new_plan is not None:
+            self.code.refuse(left_by_plan(self._replay, new_plan))
         return self._replay.plan if self._replay.plan is not None else new_plan
 
     def check_cancelled(self) -> None:
