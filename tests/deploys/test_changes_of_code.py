@@ -472,6 +472,18 @@ def test_a_signal_that_the_code_does_not_use_is_named(edit: tuple[str, str], sig
     assert not signals or "does not use the signal of wait:go" in run_line(found)
 
 
+@pytest.mark.parametrize("before", ["    answer =", "    cents = await"], ids=["after the history", "in the history"])
+@pytest.mark.parametrize("poll", ["asyncio.sleep(1)", "asyncio.to_thread(int)"], ids=["timer", "thread"])
+def test_code_that_polls_something_outside_does_not_keep_the_check_from_its_end(before: str, poll: str) -> None:
+    old = Shop(BEFORE)
+    run = old.app.start("work", "A1")
+    old.work()
+    polling = f"    while True:\n        await {poll}\n{before}"
+    new = Shop(changed(((before, polling),)))
+    found: RunCheck = new.app.block(check_run(new.app, old.app.events(run.id)))
+    assert found.verdict is (FITS if before == "    answer =" else UNUSED), found
+
+
 @pytest.mark.parametrize("mistake", ["missing()", "cents.missing", 'await charge("many")', "len(5)"])
 def test_a_mistake_after_a_signal_that_has_come_is_found(mistake: str) -> None:
     """The run is queued, and fails as soon as a worker takes it."""

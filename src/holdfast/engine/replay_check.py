@@ -68,6 +68,7 @@ from holdfast.machines.job_table import TARGETS
 from holdfast.machines.keys import CHANGED
 
 QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
+POLLS_MAX = 10_000  # timers and threads without a call, after those of the history: the code waits for the outside
 # Errors of the code itself. No job is written to raise them.
 MISTAKES = (NameError, AttributeError, TypeError, ImportError, InvalidArguments, NotAwaited, NotInJobCode)
 _ENDS = {JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value}
@@ -90,6 +91,8 @@ class ReplayCheck:
         self._marks: dict[str, bool] = {}
         self._over = False
         self._continuing = False
+        self._polls_max = POLLS_MAX + max((max(event.payload.get("natives") or [0]) for event in events), default=0)
+        self._progress = (0, 0)  # calls made and answered so far, and the native work that was made by then
 
     async def run(self) -> ReplayReport:
         """Run the code until it ends or every branch has stopped. Return the report."""
@@ -103,6 +106,8 @@ class ReplayCheck:
         loop.call_soon(self.code.turn)
         seen = -1
         while not self._still.is_set() and seen != self.code.loop.natives_made + self.code.calls_made:
+            if self._only_polls():
+                break
             seen = self.code.loop.natives_made + self.code.calls_made
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(QUIET_SECONDS):
@@ -148,11 +153,18 @@ class ReplayCheck:
             self._note_stuck()
             self._still.set()
         elif (timer := self.code.loop.only_timer()) is not None:
-            if self._standing():
+            if self._standing() or self._only_polls():
                 self._still.set()
             else:
                 self.code.loop.fire(timer)
                 self.code.turn_soon()
+
+    def _only_polls(self) -> bool:
+        """Return whether the code makes timers or threads without end, and no call: it looks at something outside."""
+        calls, natives = self.code.calls_made + self._answered, self.code.loop.natives_made
+        if calls != self._progress[0]:
+            self._progress = calls, natives
+        return natives - self._progress[1] > self._polls_max
 
     def _standing(self) -> list[Pending]:
         """Return the calls at which the code stands: they were not recorded."""
