@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import textwrap
 import xml.etree.ElementTree as ET
@@ -14,7 +15,9 @@ import pytest
 from holdfast import App, Config, Secret, export, progress, spend, wait_for
 from holdfast.client.store_url import open_reader
 from holdfast.deploys import store_check
+from holdfast.deploys.run_check import RunCheck
 from holdfast.deploys.store_check import Findings, acheck
+from holdfast.engine.replay_report import Verdict
 from holdfast.errors import StoreUnavailable
 from support.postgres import fresh_url
 from support.shell import Shell
@@ -233,6 +236,54 @@ def test_ended_runs_are_sampled_per_job_and_do_not_fail_the_check(app: App) -> N
     findings = check(app, sample=3)
     assert (findings.counts["shop.work"], findings.failures) == ({"other_end": 3}, 0)
     assert findings.runs[-1].reasons == ["it returned 4, and now returns 5"]
+
+
+def test_ended_runs_that_would_stop_are_told_apart(shell: Shell) -> None:
+    ended, waits = (shell.run("start", "shop.py", "work", f"sku={sku}") for sku in ("A1", "B2"))
+    shell.run("signal", ended, "go", '"yes"')
+    shell.run("worker", "shop.py", "--until-idle")
+    write(shell, WAITING.replace("price(sku)", 'price(sku + "!")'))
+    told = shell.run("check", "shop.py", code=1)
+    assert f"{ended}  has ended, and would stop at shop.py:15: " in told
+    assert f"{waits}  would stop at shop.py:15: " in told
+    assert told.endswith("2 of 2 checked runs would not go on; 1 of them has ended (--sample 0 skips such)")
+    assert shell.json("check", "shop.py", code=1)["ended"] == 1
+    assert shell.run("check", "shop.py", "--sample", "0", code=1).endswith("1 of 1 checked run would not go on")
+
+
+def test_ended_runs_of_a_pinned_job_are_those_of_the_build(app: App) -> None:
+    """Blue-green: new code need not fit the ended runs of the old one, which it would never have taken."""
+
+    def declare(made: App, sku: str) -> None:
+        @made.step
+        async def price(of: str) -> int:
+            return len(of)
+
+        @made.job(pin=True)
+        async def work() -> int:
+            return await price(sku)
+
+    apps = {build: App("shop", config=app.config, build=build) for build in ("1", "2")}
+    for build, made in apps.items():
+        made._opened = app.store()
+        declare(made, f"of {build}")
+        made.start("work")
+        made.worker().run(until_idle=True)
+        findings = check(made)
+        assert (findings.counts, findings.failures) == ({"shop.work": {"fits": 1}}, 0)
+
+
+def test_a_run_that_would_stop_is_listed_before_any_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.deploys.store_check.LISTED_MAX", 3)
+    unused, stops = Verdict.UNUSED, Verdict.STOPS
+    for order in itertools.permutations([unused, unused, unused, stops, stops]):
+        findings = Findings()
+        for number, verdict in enumerate(order):
+            findings.add(RunCheck(run=str(number), entry="shop.work", live=True, verdict=verdict))
+        listed = [(found.verdict, order[int(found.run)]) for found in findings.end().runs]
+        assert listed == [(stops, stops), (stops, stops), (unused, unused)]
+        assert len({found.run for found in findings.runs}) == 3
+        assert findings.left_off == 2
 
 
 def test_runs_of_other_apps_are_counted_and_not_checked(app: App) -> None:

@@ -52,21 +52,25 @@ def summary(findings: Findings) -> str:
     runs = f"{findings.checked:,} checked runs" if findings.checked != 1 else "1 checked run"
     if not findings.failures:
         return f"the code fits: {runs}"
-    return f"the code does not fit: {findings.failures:,} of {runs} would not go on"
+    told = f"the code does not fit: {findings.failures:,} of {runs} would not go on"
+    if not findings.ended or not findings.at:
+        return told
+    return f"{told}; {findings.ended:,} of them {'has' if findings.ended == 1 else 'have'} ended (--sample 0 skips such)"
 
 
 def run_line(found: RunCheck) -> str:
     """Return one run for people."""
     at = f" at {shown_line(found.line)}" if found.line is not None else ""
+    ended = "" if found.live else "has ended, and "
     match found.verdict:
         case Verdict.UNUSED:
             calls = [f"no longer calls {', '.join(found.unused)}"] if found.unused else []
             signals = [f"does not use the signal of {', '.join(found.signals)}"] if found.signals else []
             return f"  {found.run}  fits, and {' and '.join(calls + signals)}"
         case Verdict.STOPS:
-            return f"  {found.run}  would stop{at}: {'; '.join(found.reasons)}"
+            return f"  {found.run}  {ended}would stop{at}: {'; '.join(found.reasons)}"
         case Verdict.OTHER_END:
-            return f"  {found.run}  would end otherwise{at}: {'; '.join(found.reasons)}"
+            return f"  {found.run}  {ended}would end otherwise{at}: {'; '.join(found.reasons)}"
         case _:
             return f"  {found.run}  {found.verdict.replace('_', ' ')}{at}: {'; '.join(found.reasons)}"
 

@@ -49,6 +49,7 @@ class Findings(msgspec.Struct):
         counts: number of runs by entry and verdict.
         runs: the runs that do not simply fit, those that would stop first; 10,000 at most.
         left_off: how many more there are.
+        ended: number of runs that would not go on, and that have ended: no worker takes them, unless one is retried.
         elsewhere: number of runs of other apps that have not ended, which were not checked.
         kept: number of runs that only workers of another build may run, which were not checked.
         unchanged: number of runs that have not changed since the last check, and fitted then.
@@ -60,6 +61,7 @@ class Findings(msgspec.Struct):
     counts: dict[str, dict[str, int]] = msgspec.field(default_factory=lambda: defaultdict(Counter))
     runs: list[RunCheck] = msgspec.field(default_factory=list)
     left_off: int = 0
+    ended: int = 0
     elsewhere: int = 0
     kept: int = 0
     unchanged: int = 0
@@ -73,10 +75,15 @@ class Findings(msgspec.Struct):
             self.aliases[alias] = self.aliases.get(alias, 0) + 1
         if found.verdict is Verdict.FITS:
             return
+        self.ended += found.verdict.is_failure and not found.live
         if len(self.runs) < LISTED_MAX:
             self.runs.append(found)
         else:
             self.left_off += 1
+        if found.verdict.is_failure:  # they come first, so that none is left off for one that goes on
+            place = self.failures - 1
+            if len(self.runs) > place:
+                self.runs[-1], self.runs[place] = self.runs[place], found
 
     def end(self) -> Findings:
         """Sort the runs: those that would stop first."""
@@ -120,7 +127,10 @@ async def listed(
                 yield row.id
     for plugin, entry in [name for name in app.entries if name[0] != BUILTIN] if sample else []:
         ended = RunFilter(plugin_id=plugin, entry_id=entry, status=tuple(map(str, ENDED)), newest=True)
+        pinned = app.build is not None and app.entries[plugin, entry].pin
         for record in await reader.records(ended, sample):
+            if pinned and record.build != app.build:
+                continue  # this code would never have run it
             if since is None or since.has_changed(record.task_id, record.updated_at):
                 yield record.task_id
 
