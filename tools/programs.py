@@ -23,9 +23,7 @@ def main(seeds: int, first: int) -> int:
     started, tally = time.monotonic(), Counter[str]()
     for done, seed in enumerate(range(first, first + seeds), start=1):
         try:
-            play_scenario(lambda: tried(seed))  # noqa: B023 - called before the next
-            for kind in (*KINDS, CUT):
-                tally[kind] += play_scenario(lambda: _everywhere(seed, kind), 100 * SECONDS, quiet=False)  # noqa: B023
+            tally += each_way(seed)
         except Exception as error:  # noqa: BLE001 - what went wrong is the tally
             tally["differences"] += 1
             notes = " ".join(getattr(error, "__notes__", []))
@@ -35,6 +33,15 @@ def main(seeds: int, first: int) -> int:
             seconds = time.monotonic() - started
             print(f"{done:>6,} programs, {tally['differences']} differ  {told}  {seconds:.0f} s", flush=True)
     return 1 if tally["differences"] else 0
+
+
+def each_way(seed: int) -> Counter[str]:
+    """Run one program, ended everywhere in each way. Return how often, by the way."""
+    tally = Counter[str]()
+    play_scenario(lambda: tried(seed))
+    for kind in (*KINDS, CUT):
+        tally[kind] = play_scenario(lambda: _everywhere(seed, kind), 100 * SECONDS, quiet=False)  # noqa: B023 - called at once
+    return tally
 
 
 async def _everywhere(seed: int, kind: str) -> int:

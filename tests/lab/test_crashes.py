@@ -104,6 +104,21 @@ def test_a_tool_that_fails_visibly_may_be_tried_again(lab: Lab, world: World) ->
     assert world.at_most_once(charge)
 
 
+def test_a_job_goes_on_after_an_error_long_before_its_deadline(lab: Lab) -> None:
+    """The leases of a lab are long, but those of a job are not."""
+    app = App("hurried", "memory:")
+
+    @app.step
+    async def look() -> str:
+        return "seen"
+
+    @app.job(deadline="1h")
+    async def job() -> str:
+        return await look()
+
+    assert {case.outcome for case in lab.crash_everywhere(job).cases} == {"same"}
+
+
 def test_the_last_of_continued_runs_counts(lab: Lab) -> None:
     app = App("chain", "memory:")
     numbers = itertools.count()

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import unittest
@@ -164,6 +165,27 @@ def test_a_thread_is_named_although_the_loop_is_woken_now_and_then(monkeypatch: 
     with pytest.raises(RealWork, match="a function in a thread"):
         lab.start(job)
     ended.append(True)
+
+
+def test_code_that_blocks_the_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.testing.virtual_loop.REAL_SECONDS", 0.1)
+    app = App("blocking", "memory:")
+    ended = threading.Event()
+
+    @app.step
+    async def blocks() -> None:
+        ended.wait(60)
+
+    @app.job
+    async def job() -> None:
+        await blocks()
+
+    with Lab() as lab:
+        with pytest.raises(RealWork, match=r"the event loop has been blocked .* at .*test_lab\.py:\d+: use asyncio"):
+            lab.start(job)
+        with pytest.raises(RealWork, match="blocked"):
+            app.list()
+    ended.set()
 
 
 def test_a_job_that_never_ends_is_named(monkeypatch: pytest.MonkeyPatch, lab: Lab) -> None:

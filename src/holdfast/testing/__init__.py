@@ -5,11 +5,12 @@ from holdfast.testing.interleavings import Actor, Deadlock, Outcome, Schedule, e
 from holdfast.testing.lab import Lab, RunStuck
 from holdfast.testing.replays import ReplayFailure, ReplaysReport
 from holdfast.testing.virtual_loop import HoldfastTestWarning, RealWork
-from holdfast.testing.world import Act, World
+from holdfast.testing.world import Act, AtMostOnce, World
 
 __all__ = [
     "Act",
     "Actor",
+    "AtMostOnce",
     "Case",
     "CrashFailure",
     "CrashReport",

@@ -12,7 +12,7 @@ which it can go wrong:
 After each, another worker continues the job. These must hold:
 
 - No call of a tool acts twice. Tools with ``on_doubt="retry"`` are exempt: they may be repeated.
-- The run ends as in the clean run, or it asks about a tool in doubt.
+- The run ends as in the clean run, or it asks about a tool in doubt. If it ends so, its tools have acted as often.
 - No signal is lost, and `verify` finds nothing.
 """
 
@@ -36,7 +36,7 @@ from holdfast.errors import InvalidArguments
 from holdfast.machines import TERMINAL_JOB_STATES, Event
 from holdfast.store import Reclaim, ReleaseLeases, Store
 from holdfast.testing.faulty_store import MODES, FaultyStore
-from holdfast.testing.lab import Lab, replaced
+from holdfast.testing.lab import Lab, end_tasks, replaced
 from holdfast.testing.virtual_loop import HoldfastTestWarning
 from holdfast.testing.world import call_fake
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 OVERTAKEN_SECONDS = 366 * 86_400.0  # that a second worker has to take the job as far as it can
 SETTLE_SECONDS = 60.0
+LEASE_SECONDS = 15.0  # after which a worker's leases end that it does not renew, as by default
 OTHER_START_SECONDS = 4_321.0  # by which the second clean run begins later
 WIDTH = 44  # of the column that says what a commit writes
 TOOL_ENDS = {"tool_invocation_finished", "command_committed"}
@@ -238,6 +239,8 @@ class _Story:
                 problems.append(f"it does not go on: {lab.run(lab.explained(scene.run))}")
             if ending is not None and not fails:
                 problems += _forgotten(lab.history(scene.run))
+            if ending == clean and not problems:
+                problems += scene.missing(self._clean_acts)
             problems += [f"verify: {found}" for found in lab.run(self._app.averify()).values()]
             reached = "asks" if ending is None else "fails" if fails else "same"
             outcome = reached if scene.faulty.failed else "not reached"
@@ -299,11 +302,12 @@ class _Scene:
         self.asks = False
         self.misfit: str | None = None  # how the code did not fit its own history
         self.run: RunHandle
+        self._expiring: asyncio.Task[None] | None = None
 
     async def play(self, start: Callable[[], Awaitable[RunHandle]], number: int, mode: str) -> Any:
         """Run the job. Return how it ended, or None if it asks or does not go on."""
         self.run = await start()
-        self.faulty = FaultyStore(self._lab.store, number, mode, self._overtake)
+        self.faulty = FaultyStore(self._lab.store, number, mode, self._overtake, self._on_error)
         self._first = self._lab.hire(cast("Store", self.faulty))
         await self._lab.until(self._is_over_or_crashed, self.faulty.gone)
         if self.faulty.crashed:
@@ -311,6 +315,8 @@ class _Scene:
             await self._free(self._first)
             self._lab.hire(self._lab.store)
         await self._lab.until(self._is_over)
+        if self._expiring is not None:
+            await end_tasks(self._expiring)
         await self._lab.settle(SETTLE_SECONDS)  # a worker that was overtaken tries to go on
         return await self._ending()
 
@@ -321,6 +327,16 @@ class _Scene:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OVERTAKEN_SECONDS):
                 await self._lab.see(self._is_over, asyncio.Event())
+
+    def _on_error(self) -> None:
+        self._expiring = asyncio.get_running_loop().create_task(self._expire())
+
+    async def _expire(self) -> None:
+        """Let the leases of the first worker end once it runs nothing, as short ones do: the lab has long ones."""
+        await asyncio.sleep(LEASE_SECONDS)
+        while self._first.running:  # noqa: ASYNC110 - no event says that it runs nothing
+            await asyncio.sleep(LEASE_SECONDS)
+        await self._free(self._first)
 
     async def _free(self, worker: Worker) -> None:
         await self._lab.store.commit([ReleaseLeases(worker.name), Reclaim()])
@@ -355,6 +371,16 @@ class _Scene:
     def counted(self) -> Counter[str]:
         """Return how often each tool acted, without tries that failed visibly."""
         return Counter(act.call.name for act in self._acts if not act.failed and act.call.on_doubt != "retry")
+
+    def missing(self, clean: Counter[str]) -> list[str]:
+        """Return the tools that acted less often than in the clean run, although the run ended as that one did."""
+        acted = self.counted()
+        return [
+            f"{name} acted {acted[name]} times, and without a crash {count} times, and still the job ended as if"
+            " nothing had happened: does it catch the error of a call whose end is unknown?"
+            for name, count in clean.items()
+            if acted[name] < count
+        ]
 
     def problems(self, clean: Counter[str]) -> list[str]:
         """Return what must not be, as far as the outside can see it."""

@@ -37,13 +37,22 @@ class FaultyStore:
         fail_at: the number of the commit, from 1; 0 for none.
         mode: one of `MODES`.
         overtake: what happens while the commit is stopped.
+        on_error: is called when the commit was refused.
     """
 
-    def __init__(self, store: Store, fail_at: int, mode: str, overtake: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        fail_at: int,
+        mode: str,
+        overtake: Callable[[], Awaitable[None]],
+        on_error: Callable[[], object] = lambda: None,
+    ) -> None:
         self._store = store
         self._fail_at = fail_at
         self._mode = mode
         self._overtake = overtake
+        self._on_error = on_error
         self.written: list[str] = []  # what each commit wrote, in words
         self.crashed = False
         self.gone = asyncio.Event()  # set with it
@@ -71,7 +80,9 @@ class FaultyStore:
             return await self._store.commit(batch)
         if self._mode == "crash after":
             await self._store.commit(batch)
-        if self._mode != "error":
+        if self._mode == "error":
+            self._on_error()
+        else:
             self.crashed = True
             self.gone.set()
         raise StoreUnavailable(GONE if self.crashed else "an error, as the test wanted it")

@@ -28,12 +28,12 @@ from holdfast.client.schedules.store_schedules import declare
 from holdfast.deploys.history_files import history_text, read_history
 from holdfast.durations import Duration, seconds
 from holdfast.engine.worker import Worker
-from holdfast.errors import HoldfastError, InvalidArguments
+from holdfast.errors import HoldfastError, InvalidArguments, LoopDied
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
 from holdfast.ready.leaf_gate import LeafGate
 from holdfast.store import Job, Store
 from holdfast.testing.lab_stores import checked_store, open_lab_store
-from holdfast.testing.virtual_loop import STORE_CALL, VirtualLoop
+from holdfast.testing.virtual_loop import STORE_CALL, LoopWatcher, RealWork, VirtualLoop
 from holdfast.testing.world import Recorded, call_fake, check_fake
 
 if TYPE_CHECKING:
@@ -109,8 +109,11 @@ class Lab:
         self._apps: list[App] = []
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._portal = Portal("the lab", self._loop)
+        watcher = LoopWatcher(self._loop, lambda text: self._portal.die(LoopDied(text)))
+        watcher.start()
         self._open.callback(self._portal.stop)
-        self._open.callback(lambda: self._portal.run(self._end()))
+        self._open.callback(self._end_in_order)
+        self._open.callback(watcher.end)
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +155,7 @@ class Lab:
         if app in self._apps:
             return
         config = msgspec.structs.replace(app.config, lease_seconds=LEASE_SECONDS, effects="", blobs="")
-        portal = cast("Portal", _MovingPortal(self._portal, self._moving))
+        portal = cast("Portal", _MovingPortal(self._portal, self._moved))
         self._open.enter_context(app._borrowed(self.store, config, portal))  # noqa: SLF001 - for tests only
         for gate in {id(leaf): leaf for call in app.calls_by_name().values() for leaf in _leaves(call.gate)}.values():
             self._open.callback(gate.follow, gate.follow(self._loop.time))
@@ -249,7 +252,7 @@ class Lab:
             raise InvalidArguments("call", f"must be a step or tool, got {call!r:.80}")
         check_fake(fake, call)
         if isinstance(fake, Recorded):
-            fake = fake.standing_for(call.name)
+            fake = fake.standing_for(call)
         self._open.enter_context(replaced(call, fake))
 
     def crash_everywhere(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> CrashReport:
@@ -335,7 +338,13 @@ class Lab:
         except InvalidArguments:
             story.close()  # it is not awaited
             raise
-        return self._portal.run(story)
+        return self._through_portal(story)
+
+    def _through_portal(self, story: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._portal.run(story)
+        except LoopDied as error:
+            raise RealWork(str(error)) from error
 
     def _require_open(self) -> None:
         if self._is_closed:
@@ -424,6 +433,11 @@ class Lab:
         """End a worker as a crash would: it writes nothing more."""
         await end_tasks(self._workers.pop(worker))
 
+    def _moved(self, call: Coroutine[Any, Any, Any]) -> Any:
+        if self._portal.is_dead:
+            call.close()  # it is not awaited
+        return self._through_portal(self._moving(call))
+
     async def _moving(self, call: Coroutine[Any, Any, Any]) -> Any:
         """Run a call of the app, such as ``run.result()``, and let time move until it ends."""
         if self._loop.is_settling:
@@ -447,6 +461,10 @@ class Lab:
         if job is None:
             raise InvalidArguments("run", f"{run.id} was not started in this lab")
         return job
+
+    def _end_in_order(self) -> None:
+        with contextlib.suppress(LoopDied):  # its code still blocks the loop
+            self._portal.run(self._end())
 
     async def _end(self) -> None:
         await end_tasks(*self._workers.values())
@@ -481,13 +499,13 @@ class Lab:
 class _MovingPortal:
     """The portal of a borrowed app. Its calls let the time move until they end."""
 
-    def __init__(self, portal: Portal, moving: Callable[[Coroutine[Any, Any, Any]], Coroutine[Any, Any, Any]]) -> None:
+    def __init__(self, portal: Portal, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._portal = portal
-        self._moving = moving
+        self._run = run
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the lab's loop, and wait for its result."""
-        return cast("T", self._portal.run(self._moving(coroutine)))
+        return cast("T", self._run(coroutine))
 
     def stop(self) -> None:
         """Do nothing: the lab goes on."""

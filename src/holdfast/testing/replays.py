@@ -4,18 +4,14 @@ A job's code must ask for the same things each time it runs. The check runs the 
 each prefix of a recorded history. It then does so again with another clock and other random numbers. A difference is
 a failure, with the line that asked for something else.
 
-It also reads the source of the job and warns of what often goes wrong: clocks, random numbers, and calls in the order
-of a set.
+It also reads the source of the job and warns of what often goes wrong; see `code_warnings`.
 """
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
-import inspect
 import random
-import textwrap
 import threading
 import time
 import warnings
@@ -29,18 +25,11 @@ from holdfast.authoring.functions import JobFunction
 from holdfast.engine.replay_check import ReplayCheck
 from holdfast.engine.replay_report import ReplayReport, Verdict
 from holdfast.machines import Event
+from holdfast.testing.code_warnings import suspicious_lines
 from holdfast.testing.virtual_loop import HoldfastTestWarning
 
 LATER_SECONDS = 40_000_000.0  # by which another clock is ahead: more than a year, and another time of the day
 OTHER_SEED = 20_260_101
-
-# What code of a job must not call, and what to use in its place.
-CLOCKS = {
-    "time.time", "time.time_ns", "time.monotonic", "time.perf_counter", "datetime.now", "datetime.utcnow",
-    "datetime.today", "date.today", "datetime.datetime.now", "datetime.datetime.utcnow", "datetime.date.today",
-}  # fmt: skip
-RANDOM = {"uuid.uuid4", "uuid.uuid1", "uuid4", "uuid1", "os.urandom"}
-MODULES = {"random": "random numbers", "secrets": "random numbers"}
 
 
 class ReplayFailure(AssertionError):
@@ -116,73 +105,3 @@ def _another_time() -> Iterator[None]:
             stack.enter_context(mock.patch.object(time, name, other))
         random.seed(OTHER_SEED)
         yield
-
-
-def suspicious_lines(function: Callable[..., Any]) -> list[str]:
-    """Return the lines of a job's code that probably differ between two runs, with what to do."""
-    try:
-        lines, first = inspect.getsourcelines(function)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):  # there is no source, as for code in a shell
-        return []
-    reader = _Reader(inspect.getsourcefile(function) or "?", first, function)
-    reader.visit(tree)
-    return reader.found
-
-
-class _Reader(ast.NodeVisitor):
-    """Finds clocks, random numbers and loops over sets in the code of a function."""
-
-    def __init__(self, file: str, first: int, function: Callable[..., Any]) -> None:
-        self._file = file
-        self._first = first
-        self._globals = getattr(function, "__globals__", {})
-        self._sets: set[str] = set()  # names that hold sets
-        self.found: list[str] = []
-
-    def _note(self, node: ast.AST, text: str) -> None:
-        line = self._first + getattr(node, "lineno", 1) - 1
-        self.found.append(f"{self._file}:{line}: {text}")
-
-    def visit_Call(self, node: ast.Call) -> None:
-        name = ast.unparse(node.func)
-        module = name.partition(".")[0]
-        known = self._globals.get(module)
-        is_holdfasts = getattr(known, "__module__", "").startswith("holdfast")
-        if not is_holdfasts:
-            if name in CLOCKS:
-                self._note(
-                    node, f"{name}() in the code of a job differs in a replay: use `now()` of holdfast, or a step"
-                )
-            elif name in RANDOM or (module in MODULES and "." in name):
-                cure = "use `random()` or `uuid4()` of holdfast, or a step"
-                self._note(node, f"{name}() in the code of a job differs in a replay: {cure}")
-        self.generic_visit(node)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-        self._sets = self._sets | names if self._is_set(node.value) else self._sets - names
-        self.generic_visit(node)
-
-    def visit_For(self, node: ast.For) -> None:
-        self._look_at_loop(node, node.iter)
-
-    def visit_AsyncFor(self, node: ast.AsyncFor) -> None:
-        self._look_at_loop(node, node.iter)
-
-    def visit_comprehension(self, node: ast.comprehension) -> None:
-        if self._is_set(node.iter):
-            self._note(node.iter, "the order of a set differs between two processes: loop over sorted(…)")
-        self.generic_visit(node)
-
-    def _look_at_loop(self, node: ast.For | ast.AsyncFor, looped: ast.expr) -> None:
-        if self._is_set(looped):
-            self._note(looped, "the order of a set differs between two processes: loop over sorted(…)")
-        self.generic_visit(node)
-
-    def _is_set(self, value: ast.expr) -> bool:
-        if isinstance(value, (ast.Set, ast.SetComp)):
-            return True
-        if isinstance(value, ast.Call):
-            return ast.unparse(value.func) in {"set", "frozenset"}
-        return isinstance(value, ast.Name) and value.id in self._sets

@@ -9,7 +9,8 @@ the first of these:
   another thread.
 
 What can go wrong: a thread or a socket that does not end would hold the time for good. After `REAL_SECONDS` the loop
-names it. It raises `RealWork` for a thread, and ignores a silent socket from then on.
+names it. It raises `RealWork` for a thread, and ignores a silent socket from then on. Code that blocks the loop itself
+is noticed by a thread beside it.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ REAL_SECONDS = 2.0  # that real work may take
 SETTLE_SECONDS = 20.0  # real seconds that one call of the lab may take
 TICK = 2.0**-20  # times are multiples of it, so that their sums with the date are exact
 STORE_CALL = "a call of the store"
+PAUSE_SECONDS_MAX = 0.1  # between two looks: the rest is a pause of the process
+WATCH_SECONDS = 0.05  # between two looks at the loop
 LOOK_SECONDS = 0.005  # between two looks at threads, which may end without a word
 
 
@@ -66,6 +69,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.progress = 0  # grows when some work ends
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []  # a heap, by time
         self._numbers = count()
+        self.thread_number = 0  # of the thread in which it runs
+        self.turns = 0  # grows whenever no callback is ready
+        self.is_resting = False  # whether it waits for something, and runs no code
         selector = _Selector(self)
         super().__init__(selector)
         selector.own_descriptors()
@@ -165,8 +171,8 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._own: set[int] = set()
-        self._works_since: float | None = None  # when the real work that is under way was first seen
-        self._progress = 0  # of the loop at that time
+        self._patience = Patience()  # with the real work that is under way
+        self._progress = 0  # of the loop, when it was first seen
         self._ignored: set[int] = set()  # sockets that were silent for too long
 
     def own_descriptors(self) -> None:
@@ -174,20 +180,30 @@ class _Selector(selectors.DefaultSelector):
         self._own = {key.fd for key in self.get_map().values()}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._loop.turns += 1
+        self._loop.thread_number = threading.get_ident()
+        self._loop.is_resting = True
+        try:
+            return self._selected(timeout)
+        finally:
+            self._loop.is_resting = False
+
+    def _selected(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         ready: list[Any] = super().select(0)
         self._loop.give_up_if_endless()
         if ready or (timeout is not None and timeout <= 0):
             return ready
         while (work := self._work()) is not None:
-            if self._works_since is None or self._progress != self._loop.progress:
-                self._works_since, self._progress = time.monotonic(), self._loop.progress
+            if self._progress != self._loop.progress:
+                self._progress = self._loop.progress
+                self._patience.begin()
             ready = super().select(LOOK_SECONDS)
-            if time.monotonic() - self._works_since > REAL_SECONDS and self._named(work):
-                self._works_since = None
+            if self._patience.is_over() and self._named(work):
+                self._patience.begin()
                 return ready
             if ready:
                 return ready  # perhaps only a heartbeat: the work still counts from its begin
-        self._works_since = None
+        self._patience.begin()
         if self._loop.rest(timeout):
             return []
         return list(super().select(None))
@@ -213,6 +229,60 @@ class _Selector(selectors.DefaultSelector):
         self._ignored = self._sockets()
         warnings.warn(f"{message}. Time moves on.", HoldfastTestWarning, stacklevel=1)
         return False
+
+
+class Patience:
+    """Counts the seconds that something takes, up to `REAL_SECONDS`. A pause of the whole process does not count."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now."""
+        self._seconds, self._looked_at = 0.0, time.monotonic()
+
+    def is_over(self) -> bool:
+        """Look again, and return whether it takes too long."""
+        now = time.monotonic()
+        self._seconds += min(now - self._looked_at, PAUSE_SECONDS_MAX)
+        self._looked_at = now
+        return self._seconds > REAL_SECONDS
+
+
+class LoopWatcher(threading.Thread):
+    """Notices that code blocks the loop.
+
+    Args:
+        loop: the loop.
+        on_blocked: is called once with what blocks it, in words.
+    """
+
+    def __init__(self, loop: VirtualLoop, on_blocked: Callable[[str], None]) -> None:
+        super().__init__(name="holdfast-lab-watcher", daemon=True)
+        self._watched = loop
+        self._on_blocked = on_blocked
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Look until it is ended."""
+        patience, turns = Patience(), -1
+        while not self._ended.wait(WATCH_SECONDS):
+            if self._watched.is_resting or self._watched.turns != turns:
+                turns = self._watched.turns
+                patience.begin()
+            elif patience.is_over():
+                self._on_blocked(self._description())
+                return
+
+    def _description(self) -> str:
+        frame = sys._current_frames().get(self._watched.thread_number)  # noqa: SLF001 - as debuggers do
+        place = line_of_frame(frame) or "an unknown line"
+        cure = "use asyncio.sleep in place of time.sleep, or a function without async, or lab.replace"
+        return f"the event loop has been blocked for {REAL_SECONDS:g} real seconds, at {place}: {cure}"
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._ended.set()
 
 
 def _places() -> str:

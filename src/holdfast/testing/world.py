@@ -42,6 +42,7 @@ class World:
     def __init__(self) -> None:
         self.acts: list[Act] = []
         self._names: set[str] = {"tool"}  # that its stand-ins stand for
+        self._calls: dict[str, Call[..., Any]] = {}  # the steps and tools among them
 
     def tool(self, fake: Callable[..., Any] | None = None) -> Callable[..., Any]:
         """Return a stand-in for a tool that records each call, and then calls `fake`.
@@ -65,11 +66,30 @@ class World:
         """Return how often a tool has acted."""
         return len(self.calls(tool))
 
-    def at_most_once(self, tool: Call[..., Any] | str) -> bool:
-        """Return whether no call of a tool has acted twice."""
+    def at_most_once(self, tool: Call[..., Any] | str) -> AtMostOnce:
+        """Return whether no call of a tool has acted twice. The text of the answer names those that have."""
         name = self._known(tool)
-        keys = Counter(act.key for act in self.acts if act.tool == name and not act.failed)
-        return all(count == 1 for count in keys.values())
+        acts = [act for act in self.acts if act.tool == name and not act.failed]
+        counts = Counter(act.key for act in acts)
+        first = {act.key: act for act in reversed(acts)}
+        return AtMostOnce(
+            [
+                f"{name} acted {count} times for one call, with {_shown(first[key].arguments)}: {self._why(name)}"
+                for key, count in counts.items()
+                if count > 1
+            ]
+        )
+
+    def _why(self, name: str) -> str:
+        """Return why a stand-in may act twice."""
+        call = self._calls.get(name)
+        if call is None:
+            return "it is called by the job's own code, which runs again after a crash. Make it a tool"
+        if not call.tool:
+            return "it is a step, which runs again after a crash. Make it a tool if that does harm"
+        if call.on_doubt == "retry":
+            return "it has on_doubt='retry', so it is repeated after a crash. Remove that if it does harm"
+        return "Holdfast must not do that"
 
     def _known(self, tool: Call[..., Any] | str) -> str:
         if not isinstance(tool, (str, Call)):
@@ -89,9 +109,27 @@ class World:
         self.acts.append(Act(tool, _copied(arguments), call[0] if call is not None else None))
         return self.acts[-1]
 
-    def stands_for(self, name: str) -> None:
-        """Note that one of its stand-ins stands for a tool."""
-        self._names.add(name)
+    def stands_for(self, call: Call[..., Any]) -> None:
+        """Note that one of its stand-ins stands for a step or tool."""
+        self._names.add(call.name)
+        self._calls[call.name] = call
+
+
+class AtMostOnce:
+    """Whether no call of a tool has acted twice: it is true or false, and its text says which calls have.
+
+    Attributes:
+        repeats: the calls that have acted twice, in words.
+    """
+
+    def __init__(self, repeats: list[str]) -> None:
+        self.repeats = repeats
+
+    def __bool__(self) -> bool:
+        return not self.repeats
+
+    def __repr__(self) -> str:
+        return "; ".join(self.repeats) or "no call has acted twice"
 
 
 class Recorded:
@@ -107,10 +145,10 @@ class Recorded:
         """What acts; None if nothing does."""
         return self._fake
 
-    def standing_for(self, name: str) -> Recorded:
-        """Return the same stand-in for one tool."""
-        self._world.stands_for(name)
-        return Recorded(self._world, self._fake, name)
+    def standing_for(self, call: Call[..., Any]) -> Recorded:
+        """Return the same stand-in for one step or tool."""
+        self._world.stands_for(call)
+        return Recorded(self._world, self._fake, call.name)
 
     def __call__(self, *args: Any, **arguments: Any) -> Any:
         """Record the call, and act."""
@@ -131,6 +169,10 @@ class Recorded:
         except Exception:
             act.failed = True
             raise
+
+
+def _shown(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r:.40}" for name, value in arguments.items()) or "no arguments"
 
 
 def _copied(arguments: dict[str, Any]) -> dict[str, Any]:
