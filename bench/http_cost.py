@@ -193,7 +193,8 @@ def _add_schedules(add: Callable[..., None]) -> None:
     large = b'{"x":"%b"}' % (b"a" * (BYTES - 300))
     excluded = b",".join(b'"%04d-01-01"' % year for year in range(2000, 9000))
     add("GET /schedules", "GET", api, query="limit=1000")
-    add("GET schedule", "GET", rare)
+    add("GET /schedules, outcomes", "GET", api, query="limit=1000&outcomes=50")
+    add("GET schedule", "GET", rare, query="outcomes=50")
     add("GET schedule events", "GET", f"{often}/events", query="limit=1000")
     for name in (rare, often):
         add(f"GET ticks of {name[-5:]}", "GET", f"{name}/ticks", query="limit=1000")

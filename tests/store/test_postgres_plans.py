@@ -182,6 +182,14 @@ def test_jobs_that_are_kept_for_a_build_are_found_by_their_index(schema: str) ->
         assert {index for _, index in _scans(_plan(sql, values))} <= {"jobs_kept"}
 
 
+def test_outcomes_of_schedules_are_found_by_keys(schema: str) -> None:
+    sql = Statements(schema)
+    streams = [f"schedule:b.s{number}" for number in range(50)]
+    plan = _plan(sql.reads.outcomes.format(sql.streams), (streams, [900] * 50))
+
+    assert {index for _, index in _scans(plan)} == {"events_pkey", "jobs_pkey"}
+
+
 def test_open_jobs_are_listed_by_the_index_of_their_status(schema: str) -> None:
     for before in (None, "good-5"):
         assert {index for _, index in _scans(_plan(*Statements(schema).reads.open_jobs(before, 5)))} == {"jobs_open"}

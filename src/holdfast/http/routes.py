@@ -321,7 +321,7 @@ def _schedules() -> list[Operation]:
             "POST", f"{API}/schedules", ADMIN, NEVER, schedules.create_schedule, "Create a schedule.",
             {201: ScheduleInfo}, takes=schedules.NewSchedule, refuses=(404, 409), example=new,
         ),
-        Operation("GET", one, READ, NEVER, schedules.get_schedule, "Return a schedule.", info),
+        Operation("GET", one, READ, NEVER, schedules.get_schedule, "Return a schedule.", info, query=schedules.ONE),
         Operation(
             "POST", f"{one}/change", ADMIN, NEVER, schedules.change_schedule, "Change the options or the job.", info,
             takes=schedules.ScheduleChange, example={"options": {"every": "2h", "cron": None}},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -18,6 +18,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, QueueFull, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, TERMINAL_RUN_STATUSES, Event, JobState, RunRecord, RunStatus
 from holdfast.machines.run_projection import run_name
+from holdfast.schedules.outcome import EVENTS_OF_A_TICK, KINDS, TickEvent, TickOutcome, outcomes_of
 from holdfast.schedules.schedule import Schedule, stream_of
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
@@ -481,6 +482,17 @@ class MemoryStore(ScheduleTable):
     @_alone
     async def schedules(self, after: str | None = None, limit: int = 100) -> list[Schedule]:
         return [row for name, row in sorted(self._schedules.items()) if name > (after or "")][:limit]
+
+    @_alone
+    async def outcomes(self, schedules: Sequence[Schedule], limit: int) -> dict[str, list[TickOutcome]]:
+        return {row.id: outcomes_of(self._tick_events(row, limit), limit) for row in schedules}
+
+    def _tick_events(self, row: Schedule, limit: int) -> Iterator[TickEvent]:
+        newest = self._events.get(stream_of(row.id), [])[-EVENTS_OF_A_TICK * limit :]
+        for event, _ in reversed(newest):
+            if event.type in KINDS:
+                job = self._jobs.get(event.payload.get("job", ""))
+                yield TickEvent(event.type, event.payload, event.at, job.course.status.value if job else None)
 
     def _schedule_times(self) -> list[float]:
         due = [row.due_at for row in self._schedules.values() if row.due_at is not None]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.machines import Event, JobState, RunRecord
+from holdfast.schedules.outcome import TickOutcome
 from holdfast.schedules.schedule import Schedule
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import Command, Leases
@@ -179,6 +180,13 @@ class Store(Protocol):
 
     async def schedules(self, after: str | None = None, limit: int = 100) -> list[Schedule]:
         """List schedules by id, from after the given one."""
+        ...
+
+    async def outcomes(self, schedules: Sequence[Schedule], limit: int) -> dict[str, list[TickOutcome]]:
+        """Read what happened to the newest ticks of each schedule, newest first; at most `limit` for each.
+
+        Only the newest `2 * limit` events of each are looked at, so the cost does not grow with the history.
+        """
         ...
 
     async def limits(self) -> list[QueueState]:

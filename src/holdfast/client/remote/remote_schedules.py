@@ -53,12 +53,17 @@ class RemoteSchedules(Schedules):
         body = {"name": name, "job": _job(job), "args": dict(args or {}), "options": _plain(options)}
         return await self._post("/schedules", ScheduleInfo, {**body, **_given(actor=actor)}, about=name)
 
-    async def alist(self, *, after: str | None = None, limit: int = LISTED) -> builtins.list[ScheduleInfo]:
+    async def alist(
+        self, *, after: str | None = None, limit: int = LISTED, outcomes: int = 0
+    ) -> builtins.list[ScheduleInfo]:
         cursor = f"~{after}" if after is not None else None
-        return await self._client.pages("/schedules", ScheduleInfo, limit, cursor)
+        return await self._client.pages(
+            "/schedules", ScheduleInfo, limit, cursor, query=[("outcomes", str(outcomes))] if outcomes else []
+        )
 
-    async def aget(self, name: str) -> ScheduleInfo:
-        return await self._client.read(_path(name), ScheduleInfo, name)
+    async def aget(self, name: str, *, outcomes: int = 0) -> ScheduleInfo:
+        query = f"?outcomes={outcomes:d}" if outcomes else ""
+        return await self._client.read(f"{_path(name)}{query}", ScheduleInfo, name)
 
     async def ahistory(self, name: str, *, before: int | None = None, limit: int = HISTORY) -> builtins.list[Event]:
         cursor = str(before) if before is not None else None

@@ -17,6 +17,7 @@ import msgspec
 from holdfast.client.interface import Client, blocking
 from holdfast.errors import InvalidArguments
 from holdfast.machines import Event
+from holdfast.schedules.outcome import TickOutcome
 from holdfast.schedules.schedule import Schedule, SchedulePause
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
         created_at: When it was created.
         updated_at: When its newest event was written.
         version: The number of its events.
+        outcomes: What happened to its newest ticks, newest first. None if that was not asked for.
     """
 
     id: str
@@ -81,6 +83,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     updated_at: float
     version: int
+    outcomes: list[TickOutcome] | None = None
 
 
 class TickTime(msgspec.Struct, frozen=True):
@@ -150,12 +153,20 @@ class Schedules(ABC):
         """
 
     @abstractmethod
-    async def alist(self, *, after: str | None = None, limit: int = LISTED) -> builtins.list[ScheduleInfo]:
-        """List the schedules of the store by id, from after the given one."""
+    async def alist(
+        self, *, after: str | None = None, limit: int = LISTED, outcomes: int = 0
+    ) -> builtins.list[ScheduleInfo]:
+        """List the schedules of the store by id, from after the given one.
+
+        Args:
+            after: The id of a schedule.
+            limit: How many schedules to list.
+            outcomes: For how many of its newest ticks each schedule says what happened to them.
+        """
 
     @abstractmethod
-    async def aget(self, name: str) -> ScheduleInfo:
-        """Return a schedule.
+    async def aget(self, name: str, *, outcomes: int = 0) -> ScheduleInfo:
+        """Return a schedule, with what happened to so many of its newest ticks.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -273,7 +284,9 @@ def _fits(character: str) -> bool:
     return character.isalnum() or character in "-_:"
 
 
-def info_of(row: Schedule, *, has_worker: bool | None = None) -> ScheduleInfo:
+def info_of(
+    row: Schedule, *, has_worker: bool | None = None, outcomes: list[TickOutcome] | None = None
+) -> ScheduleInfo:
     """Return what users see of a schedule's row."""
     from holdfast.schedules.definition import options_of  # noqa: PLC0415 - a remote client needs no calendar
 
@@ -302,4 +315,5 @@ def info_of(row: Schedule, *, has_worker: bool | None = None) -> ScheduleInfo:
         created_at=row.created_at,
         updated_at=row.updated_at,
         version=row.version,
+        outcomes=outcomes,
     )

@@ -157,14 +157,18 @@ class StoreSchedules(Schedules):
         detail = {"job": f"{template.plugin}.{template.entry}", "options": options_of(command.definition)}
         return await self._shown(await self._do(command, "create_schedule", self._id(name), actor, detail))
 
-    async def alist(self, *, after: str | None = None, limit: int = LISTED) -> builtins.list[ScheduleInfo]:
+    async def alist(
+        self, *, after: str | None = None, limit: int = LISTED, outcomes: int = 0
+    ) -> builtins.list[ScheduleInfo]:
         served = await self._served()
-        return [
-            info_of(row, has_worker=_entry(row) in served) for row in await self._client.store().schedules(after, limit)
-        ]
+        rows = await self._client.store().schedules(after, limit)
+        known = await self._client.store().outcomes(rows, outcomes) if outcomes else {}
+        return [info_of(row, has_worker=_entry(row) in served, outcomes=known.get(row.id)) for row in rows]
 
-    async def aget(self, name: str) -> ScheduleInfo:
-        return await self._shown(await self._row(name))
+    async def aget(self, name: str, *, outcomes: int = 0) -> ScheduleInfo:
+        row = await self._row(name)
+        known = await self._client.store().outcomes([row], outcomes) if outcomes else {}
+        return info_of(row, has_worker=_entry(row) in await self._served(), outcomes=known.get(row.id))
 
     async def ahistory(self, name: str, *, before: int | None = None, limit: int = HISTORY) -> builtins.list[Event]:
         row = await self._row(name)

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.client.schedules.schedules_interface import ScheduleInfo, TickTime
 from holdfast.errors import InvalidArguments, UnknownSchedule
 from holdfast.http.handlers.operations import Pause
-from holdfast.http.handlers.reads import LIMIT, NUMBER_CURSOR, NUMBER_MAX, page
+from holdfast.http.handlers.reads import LIMIT, NUMBER_CURSOR, NUMBER_MAX, PAGE_MAX, page
 from holdfast.http.request import Call, Query
 from holdfast.http.response import Answer, json
 from holdfast.schedules.definition import OPTIONS
@@ -20,7 +20,23 @@ TICKS = 10
 HISTORY = 50
 NAMES = r"[A-Za-z0-9_~:@-][A-Za-z0-9_~:@.-]{0,254}"  # characters that a path can spell in one way only
 _TEXT = r"^[0-9A-Za-z:+. -]{1,40}$"
-LISTED = (LIMIT, Query("cursor", "string", "`next` of the previous page.", pattern=rf"^~{NAMES}$"))
+OUTCOMES_MAX = 50
+WITH_OUTCOMES_MAX = 50  # schedules of a page with outcomes
+LISTED = (
+    LIMIT,
+    Query("cursor", "string", "`next` of the previous page.", pattern=rf"^~{NAMES}$"),
+    Query(
+        "outcomes",
+        "integer",
+        "Add what happened to so many of the newest ticks of each schedule, none by default. A page then has at most"
+        f" {WITH_OUTCOMES_MAX} schedules.",
+        0,
+        OUTCOMES_MAX,
+    ),
+)
+ONE = (
+    Query("outcomes", "integer", "Add what happened to so many of its newest ticks, none by default.", 0, OUTCOMES_MAX),
+)
 EVENTS = (LIMIT, NUMBER_CURSOR)
 AROUND = (
     Query("around", "string", "A day: its ticks, and those of the day before and after it.", pattern=_TEXT),
@@ -91,8 +107,10 @@ class ScheduleExplanation(msgspec.Struct):
 async def list_schedules(call: Call) -> Answer:
     """List schedules by id."""
     query = call.query(LISTED)
-    limit, cursor = query.get("limit", PAGE), query.get("cursor")
-    infos = await call.client.schedules.alist(after=cursor[1:] if cursor is not None else None, limit=limit + 1)
+    cursor, outcomes = query.get("cursor"), query.get("outcomes", 0)
+    limit = min(query.get("limit", PAGE), WITH_OUTCOMES_MAX if outcomes else PAGE_MAX)
+    after = cursor[1:] if cursor is not None else None
+    infos = await call.client.schedules.alist(after=after, limit=limit + 1, outcomes=outcomes)
     return page(infos[:limit], f"~{infos[limit - 1].id}" if len(infos) > limit else None)
 
 
@@ -107,7 +125,7 @@ async def create_schedule(call: Call) -> Answer:
 
 async def get_schedule(call: Call) -> Answer:
     """Return a schedule."""
-    return json(await call.client.schedules.aget(_name(call)))
+    return json(await call.client.schedules.aget(_name(call), outcomes=call.query(ONE).get("outcomes", 0)))
 
 
 async def change_schedule(call: Call) -> Answer:

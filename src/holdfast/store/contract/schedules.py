@@ -11,7 +11,7 @@ from holdfast.machines import JobState
 from holdfast.machines.chain import breaks
 from holdfast.schedules.definition import Definition, define
 from holdfast.schedules.schedule import JobTemplate, Schedule, ScheduleState, stream_of
-from holdfast.store.commands import Append, SetLimits
+from holdfast.store.commands import Append, Purge, SetLimits
 from holdfast.store.contract.harness import Lab, clause
 from holdfast.store.limits import Limits
 from holdfast.store.schedule_commands import (
@@ -329,3 +329,49 @@ async def schedules_are_listed_in_pages(lab: Lab) -> None:
     page = await lab.store.schedules(None, 2)
     assert [row.id for row in page] == ["shop.a", "shop.b"]
     assert [row.id for row in await lab.store.schedules("shop.b", 2)] == ["shop.c"]
+
+
+@clause
+async def the_newest_outcomes_of_many_schedules_are_one_read(lab: Lab) -> None:
+    await _create(lab, overlap="buffer_one")
+    other = await _create(lab, "quiet", every="1d")
+    (run,) = await _until_due(lab)  # fired
+    await _until_due(lab)  # buffered: the run is open
+    await _until_due(lab)  # skipped: the buffer is full
+    row = await _schedule(lab)
+    found = await lab.store.outcomes([row, other], 10)
+    assert found[other.id] == []
+    shown = [(each.outcome, each.reason, each.run_id, each.status) for each in found[NIGHTLY]]
+    assert shown == [("skipped", "overlap", run, None), ("buffered", "", run, None), ("fired", "", run, "queued")]
+    assert await _finish(lab) == run
+    (second,) = await _advance(lab)  # the tick that waited has one outcome
+    await lab.do(FireSchedule(NIGHTLY, "ann", allow_overlap=True))
+    await lab.do(PauseSchedule(NIGHTLY))
+    row = await _schedule(lab)
+    newest = (await lab.store.outcomes([row], 10))[NIGHTLY]
+    assert [each.outcome for each in newest] == ["fired", "fired", "skipped", "fired"]
+    assert (newest[0].tick, newest[0].by, newest[0].status) == (None, "ann", "queued")
+    assert (newest[1].run_id, newest[1].tick, newest[1].status) == (
+        second,
+        row.created_at // HOUR * HOUR + 2 * HOUR,
+        "queued",
+    )
+    assert (newest[3].run_id, newest[3].status) == (run, "succeeded")
+    assert (await lab.store.outcomes([row], 2))[NIGHTLY] == newest[:2]
+    assert await lab.store.outcomes([], 10) == {}
+
+
+@clause
+async def an_outcome_of_many_ticks_says_how_many_and_a_deleted_run_has_no_status(lab: Lab) -> None:
+    row = await _create(lab, overlap="allow")
+    (run,) = await _until_due(lab)
+    await _finish(lab)
+    assert len(await _advance(lab, 3 * HOUR + 120)) == 1
+    newest = (await lab.store.outcomes([await _schedule(lab)], 10))[NIGHTLY]
+    assert row.next is not None
+    assert [(each.outcome, each.catch_up) for each in newest] == [("fired", True), ("missed", False), ("fired", False)]
+    assert (newest[1].tick, newest[1].last, newest[1].ticks) == (row.next + HOUR, row.next + 2 * HOUR, 2)
+    assert newest[1].reason == "last"
+    await lab.do(Purge(lab.clock.now(), jobs=(run,)))
+    newest = (await lab.store.outcomes([await _schedule(lab)], 10))[NIGHTLY]
+    assert (newest[2].run_id, newest[2].status) == (run, None)

@@ -33,6 +33,8 @@ from typing import Any, TypeVar
 import psycopg
 
 from holdfast.errors import HoldfastError, InvalidArguments, StoreUnavailable
+from holdfast.schedules.outcome import TickOutcome
+from holdfast.schedules.schedule import Schedule
 from holdfast.store import commands as c
 from holdfast.store.audit import unwrapped
 from holdfast.store.commands import EVENTS, WORK
@@ -63,6 +65,7 @@ from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sql.migrate import quoted
 from holdfast.store.sql.reads import SqlReads
 from holdfast.store.sql.run_sql import MARKED
+from holdfast.store.sql.tick_events import newest_of_streams, outcomes_by_schedule, tick_event_of
 
 T = TypeVar("T")
 
@@ -162,6 +165,13 @@ class PostgresStore(SqlReads):
         """Read the marked changes of jobs."""
         rows = await self._read_many(self._reads.marks.format("= ANY(%s)"), (list(jobs), MARKED), events_of)
         return marks_in(event for row in rows for event in row)
+
+    async def outcomes(self, schedules: Sequence[Schedule], limit: int) -> dict[str, list[TickOutcome]]:
+        """Read what happened to the newest ticks of schedules."""
+        sql = self._reads.outcomes.format(self._sql.streams)
+        streams = newest_of_streams(schedules, limit)
+        bindings = ([stream for stream, _ in streams], [after for _, after in streams])
+        return outcomes_by_schedule(schedules, await self._read_many(sql, bindings, tick_event_of), limit)
 
     async def limits(self) -> list[QueueState]:
         now = await self.now()

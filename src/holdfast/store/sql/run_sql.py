@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.machines import TERMINAL_RUN_STATUSES, RunRecord, RunStatus
 from holdfast.machines.keys import BUDGET_KEY, CHANGED, DEPLOY, DOUBT_KEY, HUMAN
+from holdfast.schedules.outcome import KINDS
 from holdfast.store.audit import AuditRow
 from holdfast.store.commands import KeepExport
 from holdfast.store.rows import Job
@@ -67,6 +68,7 @@ class ReadSql:
         whole: the expression for a number without its fraction, with a place for it.
         schema: the prefix of a table's name, with its dot.
         build: the expression for the build that ran a job last, which is in its course.
+        started_run: the expression for the job that an event ``e`` of a schedule has started.
         by_build: the hint to use the index of jobs that are kept for a build, if the backend needs one.
     """
 
@@ -79,6 +81,7 @@ class ReadSql:
         past_end: str,
         started: str,
         build: str,
+        started_run: str,
         whole: str,
         as_text: str = "",
         schema: str = "",
@@ -101,6 +104,12 @@ class ReadSql:
         self.workers = f"SELECT card, started_at, seen_at, build FROM {schema}workers ORDER BY name"
         self.schedule = f"SELECT row FROM {schema}schedules WHERE id = {mark}"
         self.schedules = f"SELECT row FROM {schema}schedules WHERE id > {mark} ORDER BY id LIMIT {mark}"
+        # With a place for the streams, each with the number of the event before the first that is read.
+        self.outcomes = (
+            f"SELECT e.job, e.type, e.payload{as_text}, e.at, (SELECT j.status FROM {schema}jobs j"
+            f" WHERE j.id = {started_run}) FROM {{}} JOIN {schema}events e ON e.job = s.stream AND e.seq > s.after"
+            f" WHERE e.type IN ({', '.join(map(repr, KINDS))}) ORDER BY e.job, e.seq DESC"
+        )
         self._mark = mark
         self._schema = schema
         open_jobs = f"{schema}jobs WHERE {_IS_OPEN}"

@@ -37,6 +37,8 @@ import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import StoreUnavailable
+from holdfast.schedules.outcome import TickOutcome
+from holdfast.schedules.schedule import Schedule
 from holdfast.store import commands as c
 from holdfast.store.commands import EVERYTHING
 from holdfast.store.limits import QueueState
@@ -47,6 +49,7 @@ from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sql.migrate import migrate
 from holdfast.store.sql.reads import SqlReads
 from holdfast.store.sql.run_sql import MARKED, ReadSql
+from holdfast.store.sql.tick_events import newest_of_streams, outcomes_by_schedule, tick_event_of
 from holdfast.store.sqlite.commit_watcher import CommitWatcher
 from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded
@@ -70,6 +73,7 @@ READS = ReadSql(
     past_end="json_extract(r.record, '$.finished_at')",
     started="CASE WHEN course = '' THEN NULL ELSE json_extract(course, '$.started_at') END",
     build="CASE WHEN course = '' THEN NULL ELSE json_extract(course, '$.build') END",
+    started_run="json_extract(e.payload, '$.job')",
     whole="CAST({} AS INTEGER)",
     by_build=" INDEXED BY jobs_kept",  # SQLite does not know how many jobs there are
 )
@@ -158,6 +162,12 @@ class SqliteStore(SqlReads):
         bindings = (msgspec.json.encode(list(jobs)).decode(), MARKED)
         rows = await self._read_many(READS.marks.format("IN (SELECT value FROM json_each(?))"), bindings, events_of)
         return marks_in(event for row in rows for event in row)
+
+    async def outcomes(self, schedules: Sequence[Schedule], limit: int) -> dict[str, list[TickOutcome]]:
+        """Read what happened to the newest ticks of schedules."""
+        sql = READS.outcomes.format("(SELECT value ->> 0 AS stream, value ->> 1 AS after FROM json_each(?)) s")
+        streams = msgspec.json.encode(newest_of_streams(schedules, limit)).decode()
+        return outcomes_by_schedule(schedules, await self._read_many(sql, (streams,), tick_event_of), limit)
 
     async def limits(self) -> list[QueueState]:
         rows = await self._read(f"SELECT {LIMIT_COLUMNS} FROM limits ORDER BY queue", ())

@@ -1,0 +1,48 @@
+"""Schedules over HTTP: lists with what happened to the newest ticks, in pages, as the app itself tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import App
+from holdfast.http.handlers import schedules
+from holdfast.server import asgi
+from support.stories import play
+from support.web import jobs, near, serving
+
+
+def test_a_list_has_the_newest_outcomes_in_pages_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "WITH_OUTCOMES_MAX", 2)
+    app = jobs(App("shop", f"sqlite:///{tmp_path / 'jobs.db'}"))
+    for number in range(5):
+        app.schedules.create(f"s{number}", "greet", args={"name": "ada"}, every="1h", overlap="allow")
+    runs = [app.schedules.fire("s1", actor="ann") for _ in range(3)]
+    own = app.schedules.list(outcomes=2)
+    assert [[each.run_id for each in info.outcomes or ()] for info in own] == [[], [runs[2], runs[1]], [], [], []]
+    with serving(asgi(app)) as address, holdfast.connect(address) as remote:
+        assert remote.schedules.list(outcomes=2) == own
+        assert remote.schedules.list(after="shop.s3", outcomes=2) == own[4:]
+        assert remote.schedules.get("s1", outcomes=2) == own[1]
+        assert remote.schedules.get("s1").outcomes is None
+        assert [info.outcomes for info in remote.schedules.list()] == [None] * 5
+    app.close()
+
+
+def test_more_outcomes_than_a_request_may_cost_are_refused(tmp_path: Path) -> None:
+    app = jobs(App("shop", f"sqlite:///{tmp_path / 'jobs.db'}"))
+
+    async def story() -> None:
+        await app.schedules.acreate("hourly", "greet", args={"name": "ada"}, every="1h")
+        async with near(app) as client:
+            for path in ("/api/v1/schedules", "/api/v1/schedules/hourly"):
+                assert (await client.get(path, params={"outcomes": 50})).status_code == 200
+                assert (await client.get(path, params={"outcomes": 51})).status_code == 422
+                assert (await client.get(path, params={"outcomes": -1})).status_code == 422
+        await app.aclose()
+
+    play(story())
