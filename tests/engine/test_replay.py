@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, StepFailed, now
+from holdfast import App, Backoff, StepFailed, now, wait_for
 from holdfast.client.verify import check_replay
-from holdfast.engine.replay import Replay
+from holdfast.engine.replay import Replay, Success
 from holdfast.machines import Event, seal
 from support.stories import drain, play
 
@@ -36,6 +36,46 @@ def test_an_answer_is_about_the_try_it_was_asked_for_and_not_about_the_next() ->
     again = Replay(stream(*asked, ("tool_invocation_started", CHARGE, 2)))
     assert "charge:1" in again.in_doubt
     assert again.answers == {}, "the second try is in doubt, too, and nobody has answered for it"
+
+
+def test_a_call_that_was_cut_off_and_made_again_by_a_retry_has_one_outcome() -> None:
+    cut = {"node": "charge:1", "result_type": "permanent_failure", "reason": "cut off", "kind": "cut_off"}
+    made = {"node": "charge:1", "name": "charge", "result": "r"}
+    replay = Replay(stream(("node_started", CHARGE, 1), ("node_finished", cut, 1), ("command_committed", made, 2)))
+    outcomes = [item.outcome for item in replay.order if item.outcome is not None]
+    assert outcomes == [Success("r")], "the worker would wait without end for the code to cut the call off again"
+    assert replay.take("charge:1") == Success("r")
+
+
+def test_a_job_that_a_retry_lets_finish_what_it_had_cut_off_is_replayed(app: App) -> None:
+    tries: list[str] = []
+
+    @app.step
+    async def long(name: str) -> str:
+        if len(tries) == 1:
+            await asyncio.Event().wait()  # until it is cut off
+        return name
+
+    @app.job(backoff=Backoff(retries=1, first_seconds=0.001))
+    async def work() -> str:
+        task = asyncio.create_task(long("a"))
+        await asyncio.sleep(0.01)  # the call begins
+        tries.append("a try")
+        if len(tries) == 1:
+            raise ConnectionError("down")
+        result = await task
+        await wait_for("go on")
+        return result
+
+    async def story() -> None:
+        run = await app.astart(work)
+        await drain(app)
+        await run.asignal("go on")
+        await drain(app)
+        assert await run.aresult() == "a"
+        assert await app.averify() == {}
+
+    play(story())
 
 
 def _as_it_is(error: Exception) -> Exception:

@@ -496,6 +496,9 @@ class Replay:
     def _keep(self, node: str, payload: dict[str, Any], outcome: Outcome) -> None:
         if isinstance(outcome, (Success, Failure)):
             self._named(node, payload)
+        earlier = self._recorded.get(node)
+        if earlier is not None:  # such as a cut-off: a retry of the job has made the call again, and only that counts
+            earlier.node, earlier.outcome = "", None
         item = Recorded(node, outcome, self._natives, payload.get("asked") or 0)
         self._natives = _NO_NATIVES
         self._recorded[node] = item
