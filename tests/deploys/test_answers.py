@@ -63,15 +63,21 @@ def test_after_a_roll_back_all_runs_that_ask_are_answered_at_once(tmp_path: Path
     deploy("1", 100)
     runs = [shell.run("start", "shop.py", "pay") for _ in range(2)]
     shell.run("worker", "shop.py", "--until-idle")
+    deploy("2", 103)
+    alone = shell.run("start", "shop.py", "pay")
+    shell.run("worker", "shop.py", "--until-idle")
     deploy("2", 105)
-    for run in runs:
+    for run in (alone, *runs):
         shell.run("signal", run, "go")
     shell.run("worker", "shop.py", "--until-idle")
     deploy("1", 100)
     assert "all in place of RUN" in shell.run("answer", runs[0], "build", "--began", "1", code=2)
     assert shell.run("answer", "all", "build", "--began", "3") == "0 runs were answered"
-    assert shell.run("answer", "all", "build", "--began", "1") == "2 runs were answered"
+    assert shell.run("answer", "all", "build") == (
+        "2 runs were answered\n1 still asks: no other build is known that has recorded its history"
+    )
     shell.run("worker", "shop.py", "--until-idle")
+    assert shell.run("answer", "all", "fail", "--began", "2") == "1 run was answered"
     assert [shell.json("show", run)["status"] for run in runs] == ["succeeded"] * 2
 
 

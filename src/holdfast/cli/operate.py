@@ -16,6 +16,7 @@ from holdfast.cli.options import (
     full_id,
     json_option,
     open_client,
+    reader,
     run_argument,
     show_result,
     value_of,
@@ -273,10 +274,10 @@ def answer(
 
     With all in place of RUN, answer every run that asks this, such as after a roll-back. Print how many there were.
     """
-    client = open_client(where)
+    client = reader(where)
     if run == "all":
-        answered = _answer_all(client, answer, began, actor_of(where, actor))
-        show_result(answered, as_json=as_json, text=lambda: f"{len(answered)} runs were answered")
+        answered, left = _answer_all(client, answer, began, actor_of(where, actor))
+        show_result(answered, as_json=as_json, text=lambda: _all_answered(len(answered), left))
         return
     if began is not None:
         raise click.UsageError("--began selects among all runs: write all in place of RUN")
@@ -284,18 +285,33 @@ def answer(
     show_result(record, as_json=as_json, text=lambda: f"{record.run_id} {record.status}")
 
 
-def _answer_all(client: Client, answer: str, began: str | None, actor: str | None) -> list[str]:
-    """Answer every run whose history does not fit the code. Return the runs that go on."""
+def _all_answered(answered: int, left: int) -> str:
+    many = "1 run was answered" if answered == 1 else f"{answered} runs were answered"
+    if not left:
+        return many
+    known = "no other build is known that has recorded"
+    return f"{many}\n" + (f"1 still asks: {known} its history" if left == 1 else f"{left} still ask: {known} theirs")
+
+
+def _answer_all(client: Client, answer: str, began: str | None, actor: str | None) -> tuple[list[str], int]:
+    """Answer every run whose history does not fit the code.
+
+    Return the runs that go on, and the number of those that cannot go back to another build.
+    """
     answered: list[str] = []
+    left = 0
     after: str | None = None
     while page := client.inbox(kind="deploy", after=after, limit=ANSWERED_AT_ONCE):
         after = page[-1].id
         for question in page:
             if began is not None and (question.deploy is None or question.deploy.began != began):
                 continue
+            if answer == "build" and question.deploy is not None and not question.deploy.has_other_build:
+                left += 1
+                continue
             with contextlib.suppress(QuestionClosed):  # another person was quicker
                 answered.append(client.answer(question.run_id, answer, node=question.node, actor=actor).run_id)
-    return answered
+    return answered, left
 
 
 @click.command(epilog="Example: holdfast grant 3f2a tokens=50000 usd=1.5")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast import App
     from holdfast.client.interface import Client
 
+C = TypeVar("C", bound="Client")
 SHOWN_MAX = 20  # runs to list that start with a prefix
 SCANNED_MAX = 10_000  # runs to search for an id with a suffix
 PAGE = 1000
@@ -92,7 +93,15 @@ def reader(where: Where) -> Client:
     Raises:
         StoreUnavailable: The file does not exist.
     """
-    client = open_client(where)
+    return existing(open_client(where))
+
+
+def existing(client: C) -> C:
+    """Return a client whose store exists.
+
+    Raises:
+        StoreUnavailable: It is a SQLite file that does not exist.
+    """
     missing = missing_store(client)
     if missing is not None:
         raise errors.StoreUnavailable(f"{missing}: name the store with --url or HOLDFAST_URL")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.operate import actor_of, actor_option
-from holdfast.cli.options import Where, json_option, open_client, reader, show_result, where_options
+from holdfast.cli.options import Where, existing, json_option, open_client, reader, show_result, where_options
 from holdfast.cli.terminal_text import echo
 from holdfast.cli.text_table import lasted, show_table
 
@@ -208,10 +208,10 @@ def _mover(where: Where, target: str | None, new: str) -> Client:
     from holdfast.cli.target import load
 
     if target is None:
-        return open_client(where)
+        return reader(where)
     if where.server is not None:
         raise click.UsageError("leave TARGET out with --server: the server uses its own code")
-    app = load(target, where.url)
+    app = existing(load(target, where.url))
     if app.build not in {None, new}:
         raise click.UsageError(
             f"{target} is build {app.build}, not {new}: set HOLDFAST_BUILD, or name the code of {new}"
@@ -248,7 +248,7 @@ def changes(target: str | None, limit: int, where: Where, as_json: bool) -> None
 
     if target is not None and where.server is not None:
         raise click.UsageError("leave TARGET out with --server: the server uses its own code")
-    client = open_client(where) if target is None else load(target, where.url)
+    client = reader(where) if target is None else existing(load(target, where.url))
     listed = client.changes(limit=limit)
     if as_json:
         show_result(listed, as_json=True, text=str)

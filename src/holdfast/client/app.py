@@ -595,7 +595,7 @@ class App(Planning, Client):
         """Build the command for an answer about code that does not fit a history."""
         more: dict[str, Any] = {}
         if answer == "build":
-            if misfit.began is None or misfit.began == misfit.build:
+            if not misfit.has_other_build:
                 raise InvalidArguments("answer", "no other build is known that has recorded the history of this run")
             more["build"] = misfit.began
         elif answer == "accept":

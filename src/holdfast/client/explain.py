@@ -263,8 +263,7 @@ def _waits(job: Job, now: float, around: Around) -> str:
 
 
 def _misfit(misfit: Misfit) -> str:
-    other = misfit.began is not None and misfit.began != misfit.build
-    build = f"build to go on with workers of build {misfit.began}, " if other else ""
+    build = f"build to go on with workers of build {misfit.began}, " if misfit.has_other_build else ""
     answers = f"accept to go on with the new call, {build}fork, or fail"
     return f"The code does not fit its history. {misfit_text(misfit)} Answer with `holdfast answer`: {answers}."
 

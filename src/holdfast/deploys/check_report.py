@@ -55,7 +55,8 @@ def summary(findings: Findings) -> str:
     told = f"the code does not fit: {findings.failures:,} of {runs} would not go on"
     if not findings.ended or not findings.at:
         return told
-    return f"{told}; {findings.ended:,} of them {'has' if findings.ended == 1 else 'have'} ended (--sample 0 skips such)"
+    have = "has" if findings.ended == 1 else "have"
+    return f"{told}; {findings.ended:,} of them {have} ended (--sample 0 skips such)"
 
 
 def run_line(found: RunCheck) -> str:

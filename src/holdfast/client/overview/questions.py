@@ -62,6 +62,11 @@ class Misfit(msgspec.Struct, frozen=True, kw_only=True):
     began: str | None = None
     build: str | None = None
 
+    @property
+    def has_other_build(self) -> bool:
+        """Whether the run can go back to the build that recorded the history."""
+        return self.began is not None and self.began != self.build
+
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """Something that waits for a person.
