@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import random
 import signal
@@ -51,6 +52,7 @@ class Rollout:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.runs: list[str] = []
         self.unsent: list[str] = []  # runs that wait for their signal
+        self.crossing: list[str] = []  # runs that get it after the last deploy, and so meet the code of another build
         self.started = 0  # workers
         self.kills = 0
         self.asked = 0
@@ -74,6 +76,21 @@ class Rollout:
         now, self.unsent = self.unsent[: 2 * count], self.unsent[2 * count :]
         for run in now:
             await self.app.asignal(run, "go", id="go")
+
+    async def load_crossing(self) -> None:
+        """Start a run of each unpinned job, and wait until it waits: it has begun on the current build.
+
+        Which other runs meet which build depends on the machine.
+        """
+        for job in ("marked", "misfitting"):
+            run = (await self.app.astart(job, order=len(self.runs))).id
+            self.runs.append(run)
+            self.crossing.append(run)
+            await until(functools.partial(self.waits_for_its_signal, run))
+
+    async def waits_for_its_signal(self, run: str) -> bool:
+        await self.answer()  # a run of the load may ask, and no worker waits for that
+        return "waits for the signal 'go'" in (await self.app.aexplain(run)).explanation
 
     async def deploy(self, build: str) -> None:
         """Start workers of a build, and stop or kill those of the other. One of the new ones may die, too."""
@@ -112,7 +129,7 @@ class Rollout:
 
     async def finish(self) -> None:
         """Send what runs wait for, let every build drain, and wait until every run has ended."""
-        for run in self.unsent:
+        for run in self.unsent + self.crossing:
             await self.app.asignal(run, "go", id="go")
         self.workers += [self.start_worker(build, "--until-drained") for build in ("1", "2")]
         left, end = self.runs, time.monotonic() + HANGS_SECONDS
@@ -160,6 +177,7 @@ async def roll_out(folder: Path, url: str, rounds: int, count: int, seed: int) -
         await rollout.deploy("1")
         for number in range(rounds):
             await rollout.load(count)
+            await rollout.load_crossing()
             await asyncio.sleep(rollout.rng.uniform(0.0, 0.5))  # the moment of the deploy
             await rollout.deploy("2" if number % 2 == 0 else "1")
             await rollout.answer()
