@@ -276,6 +276,27 @@ CHANGES = {
             '    async with asyncio.timeout(60):\n        answer = await wait_for("go")',
         ),
     ),
+    "a step removed before a timeout around a recorded call": change(
+        UNUSED,
+        ("await price(sku)\n", "100\n"),
+        (
+            "    receipt = await charge(cents)",
+            "    async with asyncio.timeout(60):\n        receipt = await charge(cents)",
+        ),
+    ),
+    "a step removed before a timeout around a new call": change(
+        FITS,
+        ("await price(sku)\n", "100\n"),
+        ("    answer =", '    async with asyncio.timeout(60):\n        await note("new")\n    answer ='),
+    ),
+    "a step removed before a timeout around the wait": change(
+        UNUSED,
+        ("await price(sku)\n", "100\n"),
+        (
+            '    answer = await wait_for("go")',
+            '    async with asyncio.timeout(60):\n        answer = await wait_for("go")',
+        ),
+    ),
     "another argument in a timeout": change(
         STOPS,
         (
@@ -482,6 +503,23 @@ def test_code_that_polls_something_outside_does_not_keep_the_check_from_its_end(
     new = Shop(changed(((before, polling),)))
     found: RunCheck = new.app.block(check_run(new.app, old.app.events(run.id)))
     assert found.verdict is (FITS if before == "    answer =" else UNUSED), found
+
+
+def test_plain_code_that_is_slow_to_make_a_call_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread may not have begun yet, on a busy machine. Time alone does not make it fit."""
+    monkeypatch.setattr("holdfast.engine.replay_check.QUIET_SECONDS", 0.05)
+    old = Shop(BEFORE)
+    run = old.app.start("work", "A1")
+    old.work()
+    plain = (
+        ("async def work", "def work"),
+        ("await ", ""),
+        ('gather(audit("a"), audit("b"))', 'audit("a"), audit("b")'),
+    )
+    slow = ("    cents = price(sku)", '    __import__("time").sleep(0.2)\n    cents = price(sku + "!")')
+    new = Shop(changed((*plain, slow)))
+    found: RunCheck = new.app.block(check_run(new.app, old.app.events(run.id)))
+    assert found.verdict is STOPS, found
 
 
 @pytest.mark.parametrize("mistake", ["missing()", "cents.missing", 'await charge("many")', "len(5)"])

@@ -489,13 +489,14 @@ class JobCode:
         return None
 
     def _waits_in_vain(self) -> bool:
-        """Return whether the code rests at a call that does not fit, and only timers that had not fired can move it.
+        """Return whether the code rests at a call, does not ask for the next outcome, and only timers can move it.
 
-        Such a timer may be the timeout of the call. It must not fire for a call that is never made.
+        The timers that had fired before the outcome have fired. So this code is changed, not slow. Such a timer may be
+        the timeout of the call, and must not fire before the call is made.
         """
-        if self._replay.is_fork or self.loop.only_timer() is None or self._another_open() is not None:
+        if self._replay.is_fork or self.loop.has_foreign_work or self.loop.only_timer() is None:
             return False  # the history of a fork does not have the timers that had fired
-        return any(self.open.get(one.node) is one and self._left_out(one) for one in self._held)
+        return self._another_open() is not None or any(self.open.get(one.node) is one for one in self._held)
 
     def _reach_frontier(self) -> None:
         """End the replay. Start calls whose recorded cut-off did not happen this time."""

@@ -555,7 +555,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._transports = [each for each in self._transports if not each.is_closing()]
         if self._transports or self._watched:
             return f"{len(self._transports) + len(self._watched)} connections are open"
-        if self._foreign is not None and any(not future.done() for future in self._foreign):
+        if self.has_foreign_work:
             return "a future of the code's own is not done"
         for task in self.unfinished():
             if not _is_blocked(getattr(task, "_fut_waiter", None)):
@@ -563,9 +563,14 @@ class JobLoop(asyncio.AbstractEventLoop):
         return None
 
     @property
+    def has_foreign_work(self) -> bool:
+        """Return whether a thread or process that is not of this loop works for the code."""
+        return self._foreign is not None and any(not future.done() for future in self._foreign)
+
+    @property
     def may_move(self) -> bool:
         """Return whether the code may make another call without being handed anything: slow, not changed, code."""
-        if self.works or (self._foreign is not None and any(not future.done() for future in self._foreign)):
+        if self.works or self.has_foreign_work:
             return True
         waiters = (getattr(task, "_fut_waiter", None) for task in self.unfinished())
         return any(waiter is not None and not _is_blocked(waiter) for waiter in waiters)

@@ -68,6 +68,9 @@ from holdfast.machines.job_table import TARGETS
 from holdfast.machines.keys import CHANGED
 
 QUIET_SECONDS = 1.0  # without a new call: code that waits longer for something else is taken to have stopped
+THREAD_PATIENCE = 10  # times as long for code in a thread, which a busy machine may not have begun yet
+PATIENCE_MAX = 60  # times as long while this process works, perhaps for other runs
+IDLE_SHARE = 0.2  # of a core: a process that uses less does not work
 POLLS_MAX = 10_000  # timers and threads without a call, after those of the history: the code waits for the outside
 # Errors of the code itself. No job is written to raise them.
 MISTAKES = (NameError, AttributeError, TypeError, ImportError, InvalidArguments, NotAwaited, NotInJobCode)
@@ -104,15 +107,22 @@ class ReplayCheck:
         self._context.run(self._set_up)
         self.code.begin(self._code(), self._context)
         loop.call_soon(self.code.turn)
-        seen = -1
-        while not self._still.is_set() and seen != self.code.loop.natives_made + self.code.calls_made:
-            if self._only_polls():
-                break
-            seen = self.code.loop.natives_made + self.code.calls_made
+        await self._until_still()
+        return self._end()
+
+    async def _until_still(self) -> None:
+        """Wait until the code stops. Give up if it waits for something outside, or polls that."""
+        made, waited, idle = 0, 0, 0
+        while not self._still.is_set() and not self._only_polls():
+            cpu_seconds, before = time.process_time(), made
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(QUIET_SECONDS):
                     await self._still.wait()
-        return self._end()
+            made = self.code.loop.natives_made + self.code.calls_made
+            waited, idle = (waited + 1, idle) if made == before else (0, 0)
+            idle += time.process_time() - cpu_seconds < IDLE_SHARE * QUIET_SECONDS
+            if waited and (waited >= PATIENCE_MAX or idle >= (THREAD_PATIENCE if self.code.loop.works else 1)):
+                return
 
     def _set_up(self) -> None:
         """Prepare the context of the code, as an attempt does."""
