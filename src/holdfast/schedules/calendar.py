@@ -198,18 +198,24 @@ class Calendar:
             yield (match - _EPOCH).total_seconds()
 
     def _occurrence(self, at: float, mark: str = "") -> Occurrence:
+        text = _local_text(self._definition.tz, at)
+        if not self._definition.exclude:
+            return Occurrence(at, text, mark)
         local = zones.local_time(self._definition.tz, at)
-        return Occurrence(at, local.isoformat(), mark, excluded=self._is_excluded(local.replace(tzinfo=None, fold=0)))
+        return Occurrence(at, text, mark, excluded=self._is_excluded(local.replace(tzinfo=None, fold=0)))
 
     def _is_excluded(self, local: datetime) -> bool:
-        if not self._definition.exclude:
-            return False
         minute = local.replace(second=0, microsecond=0)
         return local.date().isoformat() in self._dates or any(cron.matches(each, minute) for each in self._expressions)
 
 
 def _naive(local: float) -> datetime:
     return _EPOCH + timedelta(seconds=math.floor(local))
+
+
+@lru_cache(maxsize=4096)  # many schedules have a tick at the same time
+def _local_text(tz: str, at: float) -> str:
+    return zones.local_time(tz, at).isoformat()
 
 
 @lru_cache(maxsize=16384)

@@ -86,12 +86,20 @@ class Decision:
         self.started: list[str] = []
         self._missed: dict[str, Any] | None = None  # a range that is not written yet
         self._steps = 0
+        self._wanted_calendar: tuple[Definition, Calendar] | None = None  # looked up once: it costs time
 
     @property
     def row(self) -> Schedule:
         """The row, updated to every event."""
         assert self._row is not None, "the schedule was declared"
         return self._row
+
+    @property
+    def _calendar(self) -> Calendar:
+        definition = self.row.definition
+        if self._wanted_calendar is None or self._wanted_calendar[0] is not definition:
+            self._wanted_calendar = definition, calendar_of(definition)
+        return self._wanted_calendar[1]
 
     # Declarations and commands
 
@@ -140,10 +148,9 @@ class Decision:
         row = self.row
         if row.state is not ScheduleState.PAUSED:
             return
-        calendar = calendar_of(row.definition)
         if row.next is not None and row.next <= self._now:
             self._leave_out(ScheduleEvent.SKIPPED, "paused", row.next)
-        following = calendar.next(self._now)
+        following = self._calendar.next(self._now)
         self._row = msgspec.structs.replace(self.row, failures=0)
         payload = {"next": following.at if following is not None else None, "tzdata": zones.release()}
         self._put(ScheduleEvent.RESUMED, {**payload, **_given(by=by)})
@@ -154,7 +161,7 @@ class Decision:
 
     def _leave_out(self, kind: str, reason: str, first: float) -> None:
         """Record the ticks from one on, up to now, as a range."""
-        calendar = calendar_of(self.row.definition)
+        calendar = self._calendar
         ticks = list(islice(calendar.between(first, self._now), COUNTED_MAX + 1))
         last = ticks[-1] if len(ticks) <= COUNTED_MAX else calendar.previous(self._now + 1e-3)
         if not ticks or last is None:  # other time zone data: there is no tick in the range
@@ -175,9 +182,9 @@ class Decision:
             policy = f"overlap is {row.definition.overlap!r}: wait until the run has ended, or allow the overlap"
             text = f"the run {running[0]} is open, and {policy}"
             raise InvalidArguments(f"the schedule {row.id!r}", text)
-        tick = self._tick(self._now, is_manual=True)
         seed = f"{row.id}:{row.version + len(self.events)}"
-        run, _ = self._start(tick, f"schedule:{row.id}:now:{run_id(seed, self._now)}", seed)
+        key = f"schedule:{row.id}:now:{run_id(seed, self._now)}"
+        run, _ = self._start(self._now, key, seed, is_manual=True)
         self._put(ScheduleEvent.FIRED, {"manual": True, "job": run, **_given(by=by)})
         return run
 
@@ -212,11 +219,17 @@ class Decision:
         Args:
             ended: the runs that have ended since the last time, in order, with their statuses.
         """
-        self._count_failures(ended)
-        self._fire_buffered()
-        while self._steps < STEPS_MAX and self.row.due_at is not None and self.row.due_at <= self._now:
+        if ended:
+            self._count_failures(ended)
+        if self.row.buffer:
+            self._fire_buffered()
+        while self._is_due():
             self._handle_due()
         self._flush_missed()
+
+    def _is_due(self) -> bool:
+        due_at = self.row.due_at if self._steps < STEPS_MAX else None
+        return due_at is not None and due_at <= self._now
 
     def _count_failures(self, ended: Sequence[tuple[str, str]]) -> None:
         failures = self.row.failures
@@ -238,19 +251,20 @@ class Decision:
 
     def _handle_due(self) -> None:
         """Give the ticks that are due their outcomes, until none is left, or something else has to come first."""
-        row = self.row
+        row, calendar = self.row, self._calendar
         assert row.next is not None, "it is due"
-        calendar = calendar_of(row.definition)
-        jump = calendar.newest_of_interval(self._now - row.definition.jitter_seconds)
-        if row.definition.catch_up != "all" and jump is not None and jump[0] > row.next:
-            self._miss_interval(calendar, row.next, jump)
-            return
+        newest_at, every = self._now - row.definition.jitter_seconds, row.definition.every_seconds
+        if every is not None and newest_at > row.next + every / 2 and row.definition.catch_up != "all":
+            jump = calendar.newest_of_interval(newest_at)
+            if jump is not None and jump[0] > row.next:
+                self._miss_interval(calendar, row.next, jump)
+                return
         ticks = Lookahead(calendar.after(row.next - 1e-3))
         first = ticks.peek(0)
         if first is None or first.at != row.next:  # computed with other time zone data
             self._recompute(first)
             return
-        while self._steps < STEPS_MAX and self.row.due_at is not None and self.row.due_at <= self._now:
+        while self._is_due():
             tick = ticks.peek(0)
             assert tick is not None, "it is the next one"
             self._steps += 1
@@ -373,11 +387,16 @@ class Decision:
 
     def _start_tick(self, at: float, *, is_catch_up: bool) -> tuple[str, bool]:
         key = tick_key(self.row.id, at)
-        return self._start(self._tick(at, is_catch_up=is_catch_up), key, key)
+        return self._start(at, key, key, is_catch_up=is_catch_up)
 
-    def _start(self, tick: Tick, key: str, seed: str) -> tuple[str, bool]:
+    def _start(
+        self, at: float, key: str, seed: str, *, is_catch_up: bool = False, is_manual: bool = False
+    ) -> tuple[str, bool]:
         row = self.row
-        args = {**row.job.args, **({row.job.tick_argument: tick_json(tick)} if row.job.tick_argument else {})}
+        args = row.job.args
+        if row.job.tick_argument is not None:  # most jobs have none, and the ticks around it cost time
+            tick = self._tick(at, is_catch_up=is_catch_up, is_manual=is_manual)
+            args = {**args, row.job.tick_argument: tick_json(tick)}
         awaited = row.definition.awaits_ends
         run = NewRun(id=run_id(seed, self._now), key=key, schedule=row.id, job=row.job, args=args, is_awaited=awaited)
         name, existed = self._runs.start(run)
@@ -388,9 +407,7 @@ class Decision:
         return name, existed
 
     def _tick(self, at: float, *, is_catch_up: bool = False, is_manual: bool = False) -> Tick:
-        calendar = calendar_of(self.row.definition)
-        wanted = self.row.job.tick_argument is not None  # most jobs have none, and a search costs time
-        before, after = (calendar.previous(at), calendar.next(at)) if wanted else (None, None)
+        before, after = self._calendar.previous(at), self._calendar.next(at)
         return Tick(
             schedule=self.row.id,
             nominal=instant(at),

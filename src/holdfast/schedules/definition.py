@@ -31,7 +31,7 @@ OPTIONS = (
 )  # fmt: skip
 
 
-class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, cache_hash=True):
     """The times and policies of a schedule. `define` makes it.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -43,6 +44,7 @@ def instant(at: float) -> datetime:
     return datetime.fromtimestamp(at, UTC)
 
 
+@lru_cache(maxsize=4096)  # many schedules have a tick at the same time
 def instant_text(at: float) -> str:
     """Return an instant in ISO format, as in ``2026-11-30T01:30:00Z``."""
     return instant(at).isoformat().replace("+00:00", "Z")

@@ -15,15 +15,16 @@ import msgspec
 
 from holdfast.errors import InvalidArguments, ScheduleExists, UnknownSchedule
 from holdfast.machines import TERMINAL_JOB_STATES, Event
-from holdfast.machines.event import freeze, seal_frozen, vouch
+from holdfast.machines.event import freeze, freeze_plain, seal_frozen, vouch
 from holdfast.schedules.decision import Decision, NewRun
-from holdfast.schedules.schedule import Schedule, ScheduleState, follow, stream_of
+from holdfast.schedules.schedule import Schedule, ScheduleEvent, ScheduleState, follow, stream_of
 from holdfast.schedules.tick import tick_key
 from holdfast.store import commands as c
 from holdfast.store import schedule_commands as s
 from holdfast.store.continuation import current
 from holdfast.store.rows import Job
 
+_PLAIN = frozenset({ScheduleEvent.FIRED, ScheduleEvent.SKIPPED, ScheduleEvent.MISSED})  # of plain values, and often
 REMOVED = "removed"  # the reason of a pause: the newest build does not declare the schedule
 
 
@@ -244,11 +245,14 @@ def _declare_all(table: ScheduleTable, command: s.DeclareSchedules) -> s.Declare
     numbers = table.lock_declarations(command.plugin)
     build = command.build or ""
     newest = max(numbers, key=lambda name: numbers[name], default=None)
-    if build not in numbers:
-        table.put_build(command.plugin, build, max(numbers.values(), default=0) + 1)
-    elif newest is not None and newest != build:
+    if build in numbers and newest != build:
         return s.Declared(newer=newest)
     known = {row.name: row for row in table.schedules_of(command.plugin)}
+    for declaration in command.declarations:  # before anything is written: a refusal changes nothing
+        if declaration.name in known and known[declaration.name].source != "code":
+            raise ScheduleExists(known[declaration.name].id)
+    if build not in numbers:
+        table.put_build(command.plugin, build, max(numbers.values(), default=0) + 1)
     done = s.Declared([], [], [], [])
     for declaration in command.declarations:
         _declare_one(table, command, declaration, known.pop(declaration.name, None), done)
@@ -276,8 +280,6 @@ def _declare_one(
         done.created.append(declaration.name)
         return
     decision = Decision(row, table.time(), _Runs(table))
-    if row.source != "code":
-        raise ScheduleExists(row.id)
     if row.declared != declared:
         decision.change(declaration.definition, declaration.template, declared=declared, build=command.build, by=None)
         done.changed.append(row.name)
@@ -308,7 +310,7 @@ def _write(table: ScheduleTable, before: Schedule | None, decision: Decision) ->
     seq, head = (before.version, before.head) if before is not None else (0, row.head)
     sealed = []
     for kind, payload in decision.events:
-        frozen, plain = freeze(payload)
+        frozen, plain = (freeze_plain(payload), payload) if kind in _PLAIN else freeze(payload)
         seq += 1
         event = seal_frozen(stream, seq, head, kind, frozen, at=at, attempt=None, payload=plain)
         head = vouch(event).hash if seq == 1 else event.hash

@@ -118,6 +118,35 @@ async def ticks_of_two_advances_in_one_batch_fire_once(lab: Lab) -> None:
 
 
 @clause
+async def every_command_of_a_batch_sees_the_schedules_that_those_before_it_have_written(lab: Lab) -> None:
+    create = CreateSchedule(plugin="shop", name="nightly", definition=define(every="1h"), template=JOB)
+    pause, other = PauseSchedule(NIGHTLY, "once", "ann"), define(every="2h")
+    made, paused, again, resumed = await lab.store.commit([create, pause, create, ResumeSchedule(NIGHTLY)])
+    assert (made.version, paused.version, resumed.version) == (1, 2, 3)
+    assert isinstance(again, ScheduleExists)
+    await _schedule(lab)
+    lab.clock.move(HOUR)
+    changed, advanced, second = await lab.store.commit([ChangeSchedule(NIGHTLY, other, JOB), Advance(100), Advance(9)])
+    assert (changed.definition, advanced.schedules, second.schedules) == (other, [], []), (
+        "the change has moved the tick"
+    )
+    await _schedule(lab)
+    deleted, gone, new = await lab.store.commit([DeleteSchedule(NIGHTLY), pause, create])
+    assert (deleted.version, new.version, new.definition) == (changed.version, 1, create.definition)
+    assert isinstance(gone, UnknownSchedule)
+    declare = DeclareSchedules("shop", "2", _declarations("b", "c"))
+    fired, declared, undeclared = await lab.store.commit(
+        [FireSchedule(NIGHTLY), declare, DeclareSchedules("shop", "3", ())]
+    )
+    assert (declared.created, undeclared.paused) == (["b", "c"], ["b", "c"])
+    assert (await _schedule(lab)).last_run == fired.job
+    assert [(await _schedule(lab, f"shop.{name}")).version for name in ("b", "c")] == [2, 2]
+    await lab.store.commit([pause, DeleteSchedule(NIGHTLY), DeleteSchedule("shop.b")])
+    assert [row.id for row in await lab.store.schedules()] == ["shop.c"]
+    assert await lab.store.events(stream_of(NIGHTLY)) == []
+
+
+@clause
 async def an_open_run_skips_a_tick_until_it_has_ended(lab: Lab) -> None:
     await _create(lab)
     (run,) = await _until_due(lab)
@@ -294,7 +323,10 @@ async def a_declaration_leaves_alone_what_an_operator_has_changed(lab: Lab) -> N
 @clause
 async def a_declaration_does_not_take_over_a_schedule_that_was_made_at_run_time(lab: Lab) -> None:
     await _create(lab)
-    await lab.refused(DeclareSchedules("shop", None, _declarations("nightly")), ScheduleExists)
+    await lab.refused(DeclareSchedules("shop", "1.0", _declarations("first", "nightly")), ScheduleExists)
+    assert await lab.store.schedule("shop.first") is None, "a refusal changes nothing"
+    assert (await lab.do(DeclareSchedules("shop", "0.9", _declarations("second")))).created == ["second"]
+    assert (await lab.do(DeclareSchedules("shop", "1.0", _declarations("second")))).newer is None
     await lab.do(DeclareSchedules("shop", None, ()))
     assert (await _schedule(lab)).state is ScheduleState.ACTIVE
 

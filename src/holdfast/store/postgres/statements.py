@@ -272,11 +272,14 @@ class Statements:
         self.schedule_builds = f"SELECT build, number FROM {schema}.schedule_builds WHERE plugin = %s"
         self.put_build = f"INSERT INTO {schema}.schedule_builds (plugin, build, number) VALUES (%s, %s, %s)"
         self.schedules_of = f"SELECT row FROM {schema}.schedules WHERE plugin = %s ORDER BY id FOR UPDATE"
-        self.put_schedule = (
-            f"INSERT INTO {schema}.schedules (id, plugin, due_at, row) VALUES (%s, %s, %s, %s)"
-            " ON CONFLICT (id) DO UPDATE SET due_at = excluded.due_at, row = excluded.row"
+        listed = ", ".join(f"string_to_array(%({name})s, %(mark)s, '')" for name in ("ids", "plugins", "due", "rows"))
+        rows = (
+            f"(SELECT id, plugin, due_at::double precision, row FROM unnest({listed}) AS x(id, plugin, due_at, row)) x"
         )
-        self.create_schedule = f"INSERT INTO {schema}.schedules (id, plugin, due_at, row) VALUES (%s, %s, %s, %s)"
+        self.put_schedules = (
+            f"UPDATE {schema}.schedules AS s SET due_at = x.due_at, row = x.row FROM {rows} WHERE s.id = x.id"
+        )
+        self.create_schedules = f"INSERT INTO {schema}.schedules (id, plugin, due_at, row) SELECT * FROM {rows}"
         self.drop_schedule = [
             f"DELETE FROM {schema}.schedules WHERE id = %s",
             f"DELETE FROM {schema}.schedule_ends WHERE schedule = %s",

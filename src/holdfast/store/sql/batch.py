@@ -67,6 +67,7 @@ class Batch(SignalTable, ScheduleTable):
         self._new_signals: list[Signal] = []  # signals to be written
         self._used_signals: list[Signal] = []  # and those to be marked as used
         self._follows = False  # whether the current command was caused by another one
+        self.schedules: dict[str, Schedule] = {}  # rows of schedules, to be written
         self._ended_runs: list[EndedRun] = []  # runs of schedules that have ended, to be written
         self._peeked: dict[str, Job] = {}  # rows of jobs that were read without a lock
 
@@ -283,8 +284,8 @@ class Batch(SignalTable, ScheduleTable):
         """Read rows without a lock."""
 
     @abstractmethod
-    def write_schedule(self, row: Schedule) -> None:
-        """Write a schedule's row, which may be new."""
+    def write_schedules(self, rows: list[Schedule]) -> None:
+        """Write rows of schedules, which may be new."""
 
     @abstractmethod
     def write_ended_runs(self, rows: list[EndedRun]) -> None:
@@ -299,9 +300,9 @@ class Batch(SignalTable, ScheduleTable):
         return self.now
 
     def put_schedule(self, row: Schedule, events: list[Sealed], *, wakes: bool) -> None:
-        """Buffer the events of a schedule, and write its row."""
+        """Buffer the events of a schedule, and its row."""
         self._sealed += events
-        self.write_schedule(row)
+        self.schedules[row.id] = row
         self.change |= EVENTS | (WORK if wakes else 0)
 
     def expect_runs(self, submits: Sequence[Key], queues: Sequence[str]) -> None:
@@ -653,6 +654,9 @@ class Batch(SignalTable, ScheduleTable):
         ]
         if attributes:
             self.put_attributes(attributes)
+        if self.schedules:
+            schedules, self.schedules = self.schedules, {}
+            self.write_schedules(list(schedules.values()))
         if self._ended_runs:
             ended, self._ended_runs = self._ended_runs, []
             self.write_ended_runs(ended)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 AGAIN_SECONDS = 0.02  # until a queue is tried again that another claim had locked
 ROUNDS = 4  # rounds in one claim in which other groups fill the share of groups with too few jobs
 Running = dict[str, int]  # jobs with a live lease, by group
+
+
+@lru_cache(maxsize=1024)  # its fields are checked when it is made
+def _no_limits(queue: str) -> LimitRow:
+    return LimitRow(Limits(queue=queue))
 
 
 class Pick(msgspec.Struct):
@@ -222,11 +228,11 @@ class QueueLimits:
 
     def row_of(self, batch: Batch, queue: str) -> LimitRow:
         """Return a queue's row, empty if it has none."""
-        return self.rows(batch).get(queue) or LimitRow(Limits(queue=queue))
+        return self.rows(batch).get(queue) or _no_limits(queue)
 
     def _locked(self, batch: Batch, queue: str) -> LimitRow:
         batch.flush()  # writes so far belong to the time before
-        return batch.lock_row(queue) or LimitRow(Limits(queue=queue))
+        return batch.lock_row(queue) or _no_limits(queue)
 
     def _put(self, batch: Batch, row: LimitRow) -> None:
         if row.is_bare():

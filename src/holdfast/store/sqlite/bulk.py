@@ -41,9 +41,10 @@ class BulkStatement:
             done += size
 
 
-def inserts(table: str, columns: Sequence[str]) -> BulkStatement:
-    """Return a statement that inserts rows of these columns."""
-    return BulkStatement(f"INSERT INTO {table} ({', '.join(columns)}) VALUES", len(columns), "")
+def inserts(table: str, columns: Sequence[str], *, replacing: bool = False) -> BulkStatement:
+    """Return a statement that inserts rows of these columns, or replaces those with the same key."""
+    verb = "INSERT OR REPLACE" if replacing else "INSERT"
+    return BulkStatement(f"{verb} INTO {table} ({', '.join(columns)}) VALUES", len(columns), "")
 
 
 def updates(table: str, columns: Sequence[str]) -> BulkStatement:

@@ -46,6 +46,8 @@ _INSERT_EVENTS = inserts("events", EVENT_COLUMNS.split(", "))
 _INSERT_JOBS = inserts("jobs", JOB_WRITTEN)
 _INSERT_ATTRIBUTES = inserts("attributes", ["name", "value", "job"])
 _UPDATE_JOBS = updates("jobs", JOB_CHANGING)
+_PUT_SCHEDULES = inserts("schedules", ["id", "plugin", "due_at", "row"], replacing=True)
+_PUT_ENDS = inserts("schedule_ends", ["schedule", "job", "status", "at"])
 _GROW_JOBS = updates("jobs", ["version", "head", "updated_at"])
 # The statements name their index. Without it, SQLite scans every queued job: it does not know how many there are.
 _CLAIMABLE = (
@@ -123,6 +125,10 @@ _DROP_ENDS_OF_DELETED = (
     "DELETE FROM schedule_ends WHERE place IN (SELECT place FROM schedule_ends ORDER BY place LIMIT ?)"
     " AND NOT EXISTS (SELECT 1 FROM schedules AS s WHERE s.id = schedule)"
 )
+_KEYS = (
+    "SELECT j.plugin, j.entry, j.idempotency_key, j.id FROM json_each(?) AS x CROSS JOIN jobs j"
+    " ON j.plugin = x.value->>0 AND j.entry = x.value->>1 AND j.idempotency_key = x.value->>2"
+)
 _TAKE_ENDED = (
     "DELETE FROM schedule_ends WHERE schedule IN (SELECT value FROM json_each(?))"
     " RETURNING place, schedule, job, status"
@@ -193,9 +199,8 @@ class Transaction(Batch):
         return streams
 
     def find_keys(self, keys: list[Key]) -> dict[Key, str]:
-        sql = "SELECT id FROM jobs WHERE plugin = ? AND entry = ? AND idempotency_key = ?"
-        rows = ((key, self._connection.execute(sql, key).fetchone()) for key in keys)
-        return {key: row[0] for key, row in rows if row is not None}
+        rows = self._connection.execute(_KEYS, (msgspec.json.encode(keys).decode(),))
+        return {(plugin, entry, key): name for plugin, entry, key, name in rows}
 
     def unused(self, job: str) -> dict[str, str]:
         return dict(self._connection.execute(_UNUSED, (job,)))
@@ -427,6 +432,8 @@ class Transaction(Batch):
         return self.read_rows(names)
 
     def lock_schedule(self, schedule: str) -> Schedule | None:
+        if schedule in self.schedules:
+            return self.schedules[schedule]
         rows = self._connection.execute("SELECT row FROM schedules WHERE id = ?", (schedule,)).fetchall()
         return schedule_of(rows[0]) if rows else None
 
@@ -450,6 +457,7 @@ class Transaction(Batch):
         self._connection.execute(sql, (plugin, build, number))
 
     def schedules_of(self, plugin: str) -> list[Schedule]:
+        self.flush()
         sql = "SELECT row FROM schedules WHERE plugin = ? ORDER BY id"
         return [schedule_of(row) for row in self._connection.execute(sql, (plugin,))]
 
@@ -458,9 +466,8 @@ class Transaction(Batch):
         rows: list[Any] = self._connection.execute(_TAKE_ENDED, (chosen,)).fetchall()
         return [EndedRun(*row[1:]) for row in sorted(rows)]
 
-    def write_schedule(self, row: Schedule) -> None:
-        sql = "INSERT OR REPLACE INTO schedules (id, plugin, due_at, row) VALUES (?, ?, ?, ?)"
-        self._connection.execute(sql, schedule_row(row))
+    def write_schedules(self, rows: list[Schedule]) -> None:
+        _PUT_SCHEDULES.run(self._connection, [schedule_row(row) for row in rows])
 
     def drop_schedule(self, schedule: str) -> None:
         self.flush()
@@ -469,8 +476,7 @@ class Transaction(Batch):
         self._connection.execute("DELETE FROM events WHERE job = ?", (stream_of(schedule),))
 
     def write_ended_runs(self, rows: list[EndedRun]) -> None:
-        sql = "INSERT INTO schedule_ends (schedule, job, status, at) VALUES (?, ?, ?, ?)"
-        self._connection.executemany(sql, [(row.schedule, row.job, row.status, self.now) for row in rows])
+        _PUT_ENDS.run(self._connection, [(row.schedule, row.job, row.status, self.now) for row in rows])
 
     def stand_at_doors(self, queues: list[str]) -> None:
         """Do nothing: no other process writes meanwhile."""
