@@ -143,6 +143,8 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/streams.py
 	$(BIN)/python bench/streams.py --postgres
 	$(BIN)/python bench/postgres_growth.py
+	$(BIN)/python bench/schedules.py
+	$(BIN)/python bench/schedules.py --postgres
 	$(BIN)/python bench/gates.py
 	$(BIN)/python bench/latency.py
 	$(BIN)/python bench/latency.py --postgres

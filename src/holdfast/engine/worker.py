@@ -64,6 +64,8 @@ from holdfast.store.effects import EffectStore
 
 CLAIM_MAX = 500  # jobs taken by one claim: a claim for many costs little more than for one
 SWEEP_MAX = 100  # jobs, and schedules, that one sweep touches; a full sweep is followed by another at once
+REST_FACTOR = 4  # while jobs wait, schedules rest for so many times as long as their last sweep took
+REST_LATE_SECONDS = 20.0  # schedules do not rest if a tick is so late; it is missed or caught up after a minute
 STAY_FACTOR = 4  # a job stays in memory at a wait for so many times as long as its last wait took
 STAY_SECONDS_MAX = 0.2  # a job that would stay longer is suspended at once
 FRESH_SECONDS = 0.1  # for which the store's time is reused, while nothing is reported
@@ -118,6 +120,8 @@ class Worker:
         self._dead: LoopDied | None = None  # set once its loop has died
         self._news = WORK | ASKED | DEATHS  # what was reported since the last turn
         self._sweep_at: float | None = 0.0  # when time alone brings something to do; None is never
+        self._rests_until = 0.0  # by the loop's time: many ticks are due, and waiting jobs come first
+        self._has_backlog = False  # whether the last claim got all that it asked for
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when last asked, and the loop's time then
         self._claim_under_way: asyncio.Future[Any] | None = None
         self._logging: set[asyncio.Task[None]] = set()  # they log reclaimed jobs
@@ -282,7 +286,12 @@ class Worker:
             self._wake.clear()
 
     def _is_sweep_due(self, now: float) -> bool:
-        return self._sweep_at is not None and self._sweep_at <= now
+        return self._sweep_at is not None and self._sweep_at <= now and not self._rest_seconds(now)
+
+    def _rest_seconds(self, now: float) -> float:
+        """Return for how long the next sweep waits, so that many ticks leave most of the time to jobs."""
+        late = self._sweep_at is not None and now - self._sweep_at > REST_LATE_SECONDS
+        return max(0.0, self._rests_until - self._loop.time()) if self._has_backlog and not late else 0.0
 
     async def _look_ahead(self, begun: float) -> float:
         """Read what is due next after a time. Return the store's time."""
@@ -326,8 +335,12 @@ class Worker:
             await self._write(*map(ReleaseLeases, await self._store.dead_workers()))
             self._sweep_at = await self._store.next_due()
         if self._is_sweep_due(now):
+            begun = self._loop.time()
             expired, reclaimed, advanced = await self._write(Expire(SWEEP_MAX), Reclaim(SWEEP_MAX), Advance(SWEEP_MAX))
-            full = SWEEP_MAX in {len(expired.jobs), len(reclaimed.jobs), len(advanced.schedules)}
+            full = SWEEP_MAX in {len(expired.jobs), len(reclaimed.jobs)}
+            if len(advanced.schedules) >= SWEEP_MAX:
+                self._rests_until = self._loop.time() + REST_FACTOR * (self._loop.time() - begun)
+                full = full or not self._rest_seconds(now)
             if reclaimed.jobs:  # in a task: the claims of this turn must not wait for the log
                 task = asyncio.create_task(log_reclaimed(self._store, reclaimed.jobs), context=self._context)
                 self._logging.add(task)
@@ -405,6 +418,10 @@ class Worker:
             self._start(job)
         now = self._asked + self._loop.time() - self._asked_at
         all_there_was = len(claimed) < limit and not self.gate.fresh
+        self._has_backlog = len(claimed) >= limit
+        if not self._has_backlog and self._rests_until:
+            self._rests_until = 0.0
+            self._wake.set()  # there is time for schedules
         took = {job.job.queue for job in claimed}
         self.gate.claimed(all_there_was=all_there_was, held=answer.held, now=now, took=took)
         self._reclaim_slots()
@@ -503,7 +520,9 @@ class Worker:
 
     def _until(self, now: float) -> float:
         floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
-        return floor if self._sweep_at is None else max(0.001, min(self._sweep_at - now, floor))
+        if self._sweep_at is None:
+            return floor
+        return max(0.001, min(max(self._sweep_at - now, self._rest_seconds(now)), floor))
 
     def _poll(self) -> ReadyState:
         """Poll the gate until it is Ready or Pending. Return that state."""
@@ -523,7 +542,7 @@ class Worker:
             except TimeoutError:
                 if wait is not None and wait < longest:
                     continue  # the gate has a timer
-                due = self._sweep_at is not None and self._sweep_at <= self._loop.time() - begun
+                due = self._is_sweep_due(self._loop.time() - begun)
                 if not due and (self.running or await self._store.has_work()):
                     self.gate.heard()
                 if due or self.running or self.gate.fresh:
