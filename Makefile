@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans schedules ticks scenarios programs exact neighbours silence servers bench profile compare fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans schedules ticks scenarios programs exact neighbours silence nightly servers bench profile compare fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -116,6 +116,10 @@ exact: $(READY)  ## check limits while workers are killed and queues overloaded,
 neighbours: $(READY)  ## run four workers on a SQLite file that other programs use, SECONDS=60; print the tally
 	$(BIN)/python tools/neighbours.py $(SECONDS)
 
+HOURS ?= $(if $(MINUTES),0,8)
+nightly: $(READY)  ## run every torture for HOURS=8 or MINUTES=10, and write the tally to docs/tally.md
+	$(BIN)/python tools/nightly.py all --hours $(HOURS) --minutes $(or $(MINUTES),0)
+
 # Each time a folder that comes before the locked versions on the path.
 LOWEST = 'uvicorn==0.35.*' 'starlette==0.49.1'
 NEWEST = 'uvicorn<1' 'starlette<2'
@@ -150,6 +154,7 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/latency.py --postgres
 	$(BIN)/python bench/disk.py
 	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/lab.py
 
 profile: $(READY)  ## show where the time of a step and of a tool goes, in microseconds by part
 	$(BIN)/python bench/step_profile.py

@@ -195,15 +195,16 @@ def work(name: str, seconds: float, seed: int) -> int:
 def run_part(name: str, seconds: float, seed: int) -> Outcome:
     """Run a part in a process of its own."""
     command = [sys.executable, __file__, "part", name, "--seconds", str(seconds), "--seed", str(seed)]
-    return _ran(command, seconds)
+    return run_command(command, seconds)
 
 
 def run_simulator(seconds: float) -> Outcome:
     """Run the simulator, which prints its counts as a last line of JSON."""
-    return _ran([sys.executable, str(SIMULATOR), "--seconds", str(seconds), "--json"], seconds)
+    return run_command([sys.executable, str(SIMULATOR), "--seconds", str(seconds), "--json"], seconds)
 
 
-def _ran(command: list[str], seconds: float) -> Outcome:
+def run_command(command: list[str], seconds: float) -> Outcome:
+    """Run a process that prints its counts. End it, and all that it has started, if it takes too long."""
     begun, failure = time.monotonic(), ""
     with tempfile.TemporaryFile("w+") as written, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=written, stderr=errors, cwd=ROOT, start_new_session=True)

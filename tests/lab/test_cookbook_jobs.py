@@ -135,7 +135,7 @@ def test_a_daily_report_is_sent_once_a_day(loaded: Load, lab: Lab, world: World)
 
 def test_a_webhook_is_tried_for_days_and_given_up(loaded: Load, lab: Lab, world: World) -> None:
     webhook = loaded("webhook")
-    answers = iter([OSError("no answer"), OSError("no answer"), 204])
+    answers: Iterator[OSError | int] = iter([OSError("no answer"), OSError("no answer"), 204])
 
     def post(url: str, event: str, data: dict[str, Any], key: Secret[str]) -> int:
         assert (url, event, data, key.reveal()) == ("https://example.com", "paid", {}, "any")
