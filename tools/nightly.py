@@ -29,8 +29,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 PAGE = ROOT / "docs" / "tally.md"
-SIMULATOR = ROOT / "tools" / "simulate.py"
+SIMULATOR = ROOT / "tests" / "support" / "simulation"
 COLUMNS = ("seeds", "kills", "restarts", "faults", "runs", "tools")
+SIMULATED = 50  # seeds of the simulator in one round
 OVERTIME_SECONDS = 600.0  # that the last round of a part may take after its time is over
 REASON_MAX = 300  # characters of a failure on the page
 
@@ -148,6 +149,23 @@ def neighbours(folder: Path, _: int) -> Counter[str]:
     return Counter(seeds=1, runs=tally.runs)
 
 
+def simulator(_: Path, seed: int) -> Counter[str]:
+    """Simulate workers, clients and faults in virtual time."""
+    from support.simulation.campaign import campaign  # noqa: PLC0415
+
+    first = seed * SIMULATED
+    tally = campaign(range(first, first + SIMULATED))
+    assert not tally.failures, f"python tools/simulate.py --seed {tally.failures[0].seed}: {tally.failures[0].text}"
+
+    def like(*words: str) -> int:
+        return sum(count for name, count in tally.counts.items() if any(word in name for word in words))
+
+    return Counter(
+        seeds=tally.seeds, kills=like("crash", "kill"), restarts=like("restart"),
+        faults=like("refused", "late", "slow", "lost"), runs=tally.counts["jobs"], tools=like("acts of tools"),
+    )  # fmt: skip
+
+
 def _on(round_: Callable[[str, Path, int], Counter[str]], backend: str) -> Callable[[Path, int], Counter[str]]:
     return lambda folder, seed: round_(backend, folder, seed)
 
@@ -168,6 +186,10 @@ PARTS: dict[str, Part] = {
     "neighbours": Part("other programs read, vacuum, back up and copy a SQLite file under load", 1, neighbours),
     "silence": Part("the network between workers and PostgreSQL breaks", 2, silence),
 }  # fmt: skip
+
+
+if SIMULATOR.exists():
+    PARTS["simulator"] = Part("workers, clients and faults are simulated in virtual time", 3, simulator)
 
 
 # One part, in its own process
@@ -196,11 +218,6 @@ def run_part(name: str, seconds: float, seed: int) -> Outcome:
     """Run a part in a process of its own."""
     command = [sys.executable, __file__, "part", name, "--seconds", str(seconds), "--seed", str(seed)]
     return run_command(command, seconds)
-
-
-def run_simulator(seconds: float) -> Outcome:
-    """Run the simulator, which prints its counts as a last line of JSON."""
-    return run_command([sys.executable, str(SIMULATOR), "--seconds", str(seconds), "--json"], seconds)
 
 
 def run_command(command: list[str], seconds: float) -> Outcome:
@@ -237,14 +254,10 @@ def counted(lines: list[str]) -> Counter[str]:
 
 def run_all(seconds: float, seed: int) -> dict[str, Outcome]:
     """Run all parts, one after the other. Print each."""
-    shares = {name: part.share for name, part in PARTS.items()}
-    if SIMULATOR.exists():
-        shares = {"simulator": 3.0, **shares}
-    each = seconds / sum(shares.values())
+    each = seconds / sum(part.share for part in PARTS.values())
     outcomes: dict[str, Outcome] = {}
-    for name, share in shares.items():
-        outcome = run_simulator(each * share) if name == "simulator" else run_part(name, each * share, seed)
-        outcomes[name] = outcome
+    for name, part in PARTS.items():
+        outcome = outcomes[name] = run_part(name, each * part.share, seed)
         counts = ", ".join(f"{outcome.counts[column]:,} {column}" for column in COLUMNS if outcome.counts[column])
         print(f"{name:17} {outcome.failure or 'ok':10.60} {counts}; {outcome.seconds:.0f} s", flush=True)
     return outcomes
@@ -280,7 +293,7 @@ def page_of(outcomes: dict[str, Outcome], *, seed: int, facts: dict[str, str]) -
         "",
         "| part | what happens |",
         "|---|---|",
-        *(f"| {name} | {_about(name)} |" for name in outcomes),
+        *(f"| {name} | {PARTS[name].about} |" for name in outcomes),
         "",
         "- **seeds**: random beginnings. `python tools/nightly.py part NAME --seed N` begins with one of them again.",
         "- **kills**: processes that were killed with SIGKILL. **restarts**: processes that were started after that.",
@@ -299,10 +312,6 @@ def _row(name: str, outcome: Outcome) -> str:
 
 def _cells(counts: Counter[str]) -> str:
     return " | ".join(f"{counts[column]:,}" if counts[column] else "–" for column in COLUMNS)
-
-
-def _about(name: str) -> str:
-    return PARTS[name].about if name in PARTS else "whole clusters in virtual time, with faults at random"
 
 
 def facts_of(begun: datetime, seconds: float) -> dict[str, str]:

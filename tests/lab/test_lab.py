@@ -342,7 +342,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "testing.md").read_text()
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     ran = run_pytest(tmp_path, code, "--holdfast-record")
-    assert "6 passed" in ran.stdout, ran.stdout + ran.stderr
+    assert "7 passed" in ran.stdout, ran.stdout + ran.stderr
     changed = code.replace("await price(order)", "200").replace("charge(card, cents)", "charge(card, cents + 1)")
     ran = run_pytest(tmp_path, changed, "-k", "old_runs")
     assert "test_it-test_old_runs_go_on-1.json: checkout no longer fits this history" in ran.stdout
