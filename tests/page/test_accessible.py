@@ -5,20 +5,25 @@ from __future__ import annotations
 import base64
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from support.browser import DESK, PHONE, axe_source, looking
-from support.dashboard import Shop, press
+from support.browser import DESK, PHONE, SHOP, axe_source, looking
+from support.dashboard import Filled, Shop, copy_store, press
+from support.scheduled_shop import schedule
 from support.scripts import ROOT
+from support.web import served
 
 VIEWS = {  # where each view is, and a text that shows that it is complete
     "runs": ("runs", "signal 'shipped'"),  # what a run waits for comes last
     "filtered": ("runs?status=failed", "the books of monday differ"),
     "inbox": ("inbox", "DE89 3704"),
     "start": ("start?job=shop.refund", "order"),
+    "schedules": ("schedules", "no ticks yet"),
+    "schedule": ("schedules/shop.sync-orders", "a run was open"),
     "queues": ("queues", "default"),
     "workers": ("workers", "Workers"),
     "gates": ("gates", "No gates"),
@@ -35,7 +40,17 @@ VIEWS = {  # where each view is, and a text that shows that it is complete
     "raw": ("runs/{done}/raw", "plugin_id"),
     "doubt": ("runs/{doubt}/timeline", "Not done: run it again"),
 }
-PICTURES = {"light": ("runs", "timeline", "plan", "inbox"), "dark": ("timeline",)}  # of the documentation
+PICTURES = {"light": ("runs", "timeline", "plan", "inbox", "schedules"), "dark": ("timeline",)}  # of the documentation
+
+
+@pytest.fixture(scope="module")
+def shop(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Return a served shop that has schedules, too."""
+    path = tmp_path_factory.mktemp("scheduled") / "jobs.db"
+    copy_store(filled.folder / "jobs.db", path)
+    schedule(path)
+    with served(SHOP, f"sqlite:///{path}", python=filled.python) as server:
+        yield Shop(f"{server.url}/", f"sqlite:///{path}", filled.runs)
 
 
 def visit(page: Page, shop: Shop, name: str) -> None:
@@ -135,6 +150,7 @@ def test_a_walk_with_keys_only(browser: Browser, shop: Shop) -> None:
         for key, heading in (
             ("i", "Inbox"),
             ("s", "Start a run"),
+            ("c", "Schedules"),
             ("q", "Queues and limits"),
             ("w", "Workers"),
             ("t", "Gates"),

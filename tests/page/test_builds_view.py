@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,17 +12,14 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from support.browser import SHOP, looking
-from support.dashboard import Filled, Shop, press
+from support.dashboard import Filled, Shop, copy_store, press
 from support.web import served
 
 
 @pytest.fixture
 def idle_shop(filled: Filled, tmp_path: Path) -> Iterator[Shop]:
     """Return a served copy of the shop without a worker."""
-    with sqlite3.connect(filled.folder / "jobs.db") as full, sqlite3.connect(tmp_path / "jobs.db") as copy:
-        full.backup(copy)
-    full.close()
-    copy.close()
+    copy_store(filled.folder / "jobs.db", tmp_path / "jobs.db")
     store = f"sqlite:///{tmp_path / 'jobs.db'}"
     with served(SHOP, store, python=filled.python) as server:
         yield Shop(server.url + "/", store, filled.runs)

@@ -115,13 +115,18 @@ def shop(filled: Filled) -> Iterator[Shop]:
         yield Shop(server.url + "/", store, filled.runs)
 
 
-@pytest.fixture
-def busy_shop(filled: Filled, tmp_path: Path) -> Iterator[Shop]:
-    """Return a served copy of the shop with a worker, for one test."""
-    with sqlite3.connect(filled.folder / "jobs.db") as full, sqlite3.connect(tmp_path / "jobs.db") as copy:
+def copy_store(source: Path, target: Path) -> None:
+    """Copy a store that may be open."""
+    with sqlite3.connect(source) as full, sqlite3.connect(target) as copy:
         full.backup(copy)
     full.close()
     copy.close()
+
+
+@pytest.fixture
+def busy_shop(filled: Filled, tmp_path: Path) -> Iterator[Shop]:
+    """Return a served copy of the shop with a worker, for one test."""
+    copy_store(filled.folder / "jobs.db", tmp_path / "jobs.db")
     store = f"sqlite:///{tmp_path / 'jobs.db'}"
     with (
         served(SHOP, store, python=filled.python) as server,

@@ -16,6 +16,7 @@ import { MachinesView } from "./views/machines";
 import { QueuesView } from "./views/queues";
 import { currentTab, RunView } from "./views/run";
 import { forgetList, RunsView } from "./views/runs";
+import { ScheduleView, SchedulesView } from "./views/schedules";
 import { StartView } from "./views/start";
 import { GatesView, WorkersView } from "./views/workers";
 import "uplot/dist/uPlot.min.css";
@@ -23,7 +24,7 @@ import "./app.css";
 
 const PLACES = [
   { id: "runs", title: "Runs", key: "r" }, { id: "inbox", title: "Inbox", key: "i" }, { id: "start", title: "Start", key: "s" },
-  { id: "queues", title: "Queues", key: "q" }, { id: "workers", title: "Workers", key: "w" }, { id: "gates", title: "Gates", key: "t" },
+  { id: "schedules", title: "Schedules", key: "c" }, { id: "queues", title: "Queues", key: "q" }, { id: "workers", title: "Workers", key: "w" }, { id: "gates", title: "Gates", key: "t" },
   { id: "builds", title: "Builds", key: "b" },
   { id: "machines", title: "Machines", key: "m" },
 ];
@@ -33,6 +34,7 @@ function View() {
   if (place === "runs" && id) return <RunView key={id} id={id} tab={currentTab()} />;
   if (place === "inbox") return <InboxView />;
   if (place === "start") return <StartView />;
+  if (place === "schedules") return id ? <ScheduleView key={id} id={id} /> : <SchedulesView />;
   if (place === "queues") return <QueuesView />;
   if (place === "workers") return <WorkersView />;
   if (place === "gates") return <GatesView />;
@@ -255,6 +257,7 @@ function keepTokenOut(): void {
 
 applyTheme();
 takeToken();
+dispatchEvent(new Event("hashchange")); // the address after the token is the first route
 addEventListener("hashchange", () => {
   if (!location.hash.startsWith("#t=")) return;
   takeToken();

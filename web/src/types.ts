@@ -329,3 +329,54 @@ export interface Schema {
   pattern?: string;
   additionalProperties?: boolean | Schema;
 }
+
+export interface TickOutcome {
+  outcome: "fired" | "skipped" | "missed" | "buffered";
+  at: number;
+  tick: number | null;
+  last: number | null;
+  ticks: number | null;
+  reason: string;
+  run_id: string | null;
+  status: RunStatus | null;
+  catch_up: boolean;
+  by: string | null;
+}
+
+export interface Schedule {
+  id: string;
+  job: string;
+  args: Record<string, unknown>;
+  state: "active" | "paused" | "ended";
+  options: Record<string, unknown>;
+  text: string;
+  next: number | null;
+  due_at: number | null;
+  open_runs: string[];
+  buffered: number;
+  remaining: number | null;
+  failures: number;
+  pause: { reason: string; at: number; note?: string; by?: string } | null;
+  source: string;
+  build: string | null;
+  tzdata: string;
+  has_worker: boolean | null;
+  created_at: number;
+  outcomes: TickOutcome[] | null;
+}
+
+export interface TickTime {
+  at: number;
+  local: string;
+  utc: string;
+  mark: string;
+  gap: string[];
+  excluded: boolean;
+}
+
+export interface ScheduleEvent {
+  seq: number;
+  type: string;
+  at: number;
+  payload: Record<string, unknown>;
+}

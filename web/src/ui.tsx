@@ -20,13 +20,15 @@ const SHAPES: Record<string, JSX.Element> = {
   canceled: <><circle cx="6" cy="6" r="4.2" class="line" /><path d="M3.2 8.8 8.8 3.2" class="line" /></>,
   timeout: <path d="M2.5 1.5h7M2.5 10.5h7M3.5 1.5c0 3 5 6 5 9M8.5 1.5c0 3-5 6-5 9" class="line" />,
   in_doubt: <><path d="M6 1.2 11 10.4H1z" class="line" /><path d="M6 4.6v2.6M6 8.6v.4" class="line" /></>,
+  skipped: <path d="M2.5 6h7" class="line thick" />,
+  missed: <path d="M6 1.6 10.4 6 6 10.4 1.6 6z" class="line" />,
   unknown: <rect x="2" y="2" width="8" height="8" class="line" />,
 };
 const TONES: Record<string, string> = {
   done: "succeeded", completed: "succeeded", succeeded: "succeeded", ready: "succeeded", released: "succeeded", ended: "succeeded",
   running: "running", started: "running", active: "running",
-  queued: "queued", pending: "queued", created: "queued", scheduled: "queued", skipped: "queued",
-  waiting: "waiting", parked: "waiting", paused: "waiting", blocked: "waiting", retrying: "waiting", sleeping: "waiting",
+  queued: "queued", pending: "queued", created: "queued", scheduled: "queued", skipped: "skipped", missed: "missed",
+  waiting: "waiting", parked: "waiting", buffered: "waiting", paused: "waiting", blocked: "waiting", retrying: "waiting", sleeping: "waiting",
   cancel_requested: "cancel_requested", cancelling: "cancel_requested",
   failed: "failed", lost: "failed", lease: "queued", error: "failed", dead: "failed",
   canceled: "canceled", cancelled: "canceled", cut_off: "canceled", stopped: "canceled", expired: "timeout", timeout: "timeout", timed_out: "timeout",
@@ -80,6 +82,7 @@ export function RunLink({ id, children, tab }: { id: string; children?: Children
 const ICONS: Record<string, string> = {
   runs: "M3 4h10M3 8h10M3 12h10",
   inbox: "M2.5 9 4 3.5h8L13.5 9v3.5h-11zM2.5 9H6c0 2.4 4 2.4 4 0h3.5",
+  schedules: "M8 2.5a5.5 5.5 0 1 0 0 11 5.5 5.5 0 0 0 0-11zM8 5v3.2l2.2 1.6",
   start: "M5 3.2v9.6L12.6 8z",
   queues: "M3 3v10M7 6v7M11 4v9",
   workers: "M3 3h10v7H3zM6 13h4M8 10v3",
