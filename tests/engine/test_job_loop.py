@@ -70,6 +70,38 @@ def test_run_ready_runs_so_many_and_keeps_the_rest() -> None:
     on_bench(story)
 
 
+def test_code_that_a_task_of_the_host_steps_has_its_own_task_and_the_host_has_its_own_again_after_it() -> None:
+    async def story(bench: Bench) -> None:
+        async def code() -> Any:
+            return asyncio.current_task()
+
+        outer = asyncio.current_task()
+        task = bench.begin(code())
+        assert task.result() is task
+        assert asyncio.current_task() is outer is not None
+
+    on_bench(story)
+
+
+def test_code_that_a_task_of_the_host_closes_does_not_see_this_task() -> None:
+    async def story(bench: Bench) -> None:
+        seen: list[Any] = []
+
+        async def code() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                seen.append(asyncio.current_task())
+
+        outer = asyncio.current_task()
+        bench.begin(code())
+        bench.loop.close()
+        assert seen == [None]
+        assert asyncio.current_task() is outer is not None
+
+    on_bench(story)
+
+
 def test_the_loop_is_the_running_one_in_its_code_and_the_host_is_again_after_it() -> None:
     async def story(bench: Bench) -> None:
         async def code() -> tuple[Any, Any]:

@@ -10,9 +10,10 @@ work over in the same places.
 The loop refuses what it cannot support with `NotInJobCode`: subprocesses, servers and signal handlers. asyncio itself
 refuses to await an object of another loop.
 
-This module uses four names of asyncio that start with an underscore. `_set_running_loop` and `_get_running_loop` are
-meant for authors of loops. `Task._fut_waiter` and the `_children` of a gather are only read. Where one of these is
-missing, the task counts as work, and the job stays in memory.
+This module uses five names of asyncio that start with an underscore. `_set_running_loop` and `_get_running_loop` are
+meant for authors of loops. `_swap_current_task` is meant for authors of tasks, and needed from Python 3.14 on.
+`Task._fut_waiter` and the `_children` of a gather are only read. Where one of these two is missing, the task counts as
+work, and the job stays in memory.
 """
 
 from __future__ import annotations
@@ -47,6 +48,16 @@ _PRIMITIVES = frozenset(
 LOOK_SECONDS = 0.2  # between two checks of a connection that cannot report when it is closed
 DROPPED_MIN = 100  # cancelled timers that are kept in any case
 _log = logging.getLogger("holdfast.job")
+
+# From 3.14 on, a thread has one current task for all its loops, and no task can be entered while there is one. The
+# engine steps a job's loop from plain callbacks. A caller inside a task would otherwise lose the step it asked for.
+if sys.version_info >= (3, 14):
+    from asyncio.tasks import _swap_current_task  # type: ignore[attr-defined]
+else:
+
+    def _swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
+        del loop, task
+        return None
 
 
 def _deliver_nothing() -> bool:
@@ -273,6 +284,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         """
         count, ready = 0, self.ready
         outer = _get_running_loop()
+        outer_task = None if outer is None else _swap_current_task(outer, None)
         _set_running_loop(self)
         sys.set_asyncgen_hooks(self._first_iteration, self._finalize)
         self._frozen_at = self.host.time()
@@ -298,6 +310,8 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._frozen_at = None
             sys.set_asyncgen_hooks(*self._host_hooks)
             _set_running_loop(outer)
+            if outer is not None and outer_task is not None:
+                _swap_current_task(outer, outer_task)
         return count
 
     # Native work
@@ -873,6 +887,7 @@ class JobLoop(asyncio.AbstractEventLoop):
                 self._unlisten(watch)
         self._watched.clear()
         outer = _get_running_loop()
+        outer_task = None if outer is None else _swap_current_task(outer, None)
         _set_running_loop(self)
         try:
             generators = list(self._generators or ())  # held: the coroutines closed next have the only references
@@ -886,6 +901,8 @@ class JobLoop(asyncio.AbstractEventLoop):
                 _close_generator(generator)
         finally:
             _set_running_loop(outer)
+            if outer is not None and outer_task is not None:
+                _swap_current_task(outer, outer_task)
         self._tasks.clear()
         self._natives.clear()
         self.completed.clear()
