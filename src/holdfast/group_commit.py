@@ -205,7 +205,8 @@ class Journal:
             if isinstance(entry, _Request):
                 entry.answer(answer)
                 return
-            self.bytes_under_way -= _large_bytes(command.events)
+            if self.bytes_under_way:
+                self.bytes_under_way -= _large_bytes(command.events)
             if isinstance(answer, Exception):
                 self._fail(entry, len(command.events), answer)
             else:

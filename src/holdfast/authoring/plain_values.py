@@ -94,7 +94,7 @@ class Recorder:
             ValueError: as for `recordable`.
         """
         plain, written = self.recordable(value)
-        if type(value) in _ATOMS:
+        if plain is value:  # an atom
             return plain, written
         try:
             if self._sorted(value) == canonical(plain):

@@ -66,6 +66,8 @@ class Signature:
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
                 raise TypeError(f"{name}: *{parameter.name} cannot be stored by name; use named parameters")
         self._hints = hints
+        self._exact = {name: hint for name, hint in hints.items() if _is_scalar(hint)}
+        self._exact_result = self._result if _is_scalar(self._result) else None
         self._whole = {name for name, hint in hints.items() if made_of(hint, LEAVES)}
         self._inert = {name for name, hint in hints.items() if made_of(hint, INERT)}
         self._whole_result, self._inert_result = made_of(self._result, LEAVES), made_of(self._result, INERT)
@@ -88,10 +90,12 @@ class Signature:
             bound.update(bound.pop(self._open, {}))
         if self._secrets:
             bound.update({name: self._secret(name, bound[name]) for name in self._secrets if name in bound})
-        kept = {name: self._plain(name, value) for name, value in bound.items()}
-        encoded = {name: value for name, (value, _) in kept.items()}
+        encoded, size = {}, 0
+        for name, value in bound.items():
+            encoded[name], written = self._plain(name, value)
+            size += len(written)
         self._check(encoded)
-        limit(f"the arguments of {self._name}", sum(len(written) for _, written in kept.values()), bytes_max)
+        limit(f"the arguments of {self._name}", size, bytes_max)
         return encoded
 
     def _secret(self, name: str, value: Any) -> Any:
@@ -145,7 +149,11 @@ class Signature:
 
     def typed(self, encoded: dict[str, Any]) -> dict[str, Any]:
         """Return JSON values that were bound before, converted to the types of the hints."""
-        return {name: self._typed(name, value) for name, value in encoded.items()}
+        exact = self._exact
+        return {
+            name: value if type(value) is exact.get(name) else self._typed(name, value)
+            for name, value in encoded.items()
+        }
 
     def parameters(self) -> dict[str, bool]:
         """Return the parameters by name, and whether each is required; ``**more`` is not listed."""
@@ -241,7 +249,7 @@ class Signature:
                 message = f"a dict with {EXTENDS!r} alone would add nodes to a plan: return extend(plan)"
                 raise ValueError(message)  # noqa: TRY301 - turned into InvalidResult below
             encoded, written = self._to_own(value, self._recorder.recordable)
-            if self._result is not Any:
+            if type(encoded) is not self._exact_result and self._result is not Any:
                 self._converted(encoded if self._inert_result else plain_values.as_recorded(encoded), self._result)
         except BaseException as error:  # an object may raise anything when it is read
             self._refuse(InvalidResult, error)
@@ -249,6 +257,8 @@ class Signature:
 
     def decode_result(self, encoded: Any) -> Any:
         """Return the value for a stored result, converted to the function's return type."""
+        if type(encoded) is self._exact_result:
+            return encoded
         try:
             if self._result is Any:
                 return self._anything(encoded)
@@ -273,7 +283,7 @@ class Signature:
     def _check(self, encoded: dict[str, Any]) -> None:
         """Check arguments against the hints."""
         for name, value in encoded.items():
-            if self._hints.get(name, Any) is not Any:
+            if type(value) is not self._exact.get(name) and self._hints.get(name, Any) is not Any:
                 self._typed(name, value, self._inert)
 
     def _typed(self, name: str, value: Any, whole: set[str] | None = None) -> Any:
@@ -290,8 +300,6 @@ class Signature:
         return self._decode_foreign(Secret, encoded) if is_kept(encoded) else plain_values.as_recorded(encoded)
 
     def _converted(self, encoded: Any, hint: Any) -> Any:
-        if type(encoded) is hint and hint in _SCALARS:
-            return encoded
         return msgspec.convert(encoded, hint, strict=True, str_keys=True, dec_hook=self._decode_foreign)
 
     def _refuse(
@@ -362,6 +370,10 @@ def fingerprint(encoded: Any) -> str:
     if _SECRET in written:  # ciphertext differs each time
         written = canonical(identity(encoded))
     return hashlib.sha256(written).hexdigest()[:32]
+
+
+def _is_scalar(hint: Any) -> bool:
+    return isinstance(hint, type) and hint in _SCALARS
 
 
 def _error_text(error: BaseException) -> str:

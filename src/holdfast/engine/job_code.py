@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from concurrent.futures import Future as ThreadFuture
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 from zlib import crc32
 
 import msgspec
@@ -94,7 +94,7 @@ class Pending(msgspec.Struct, eq=False):
     delayed_at: float | None = None  # when the code made it although it does not seem to fit
 
 
-class _Arrival(NamedTuple):
+class _Arrival(msgspec.Struct, eq=False):
     """An outcome that arrived while the job runs, and the events that record it."""
 
     pending: Pending

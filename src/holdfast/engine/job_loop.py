@@ -67,6 +67,8 @@ def _deliver_nothing() -> bool:
 class DurableFuture(asyncio.Future[Any]):
     """The outcome of a durable call. A task that waits for one does not keep its job in memory."""
 
+    __slots__ = ()
+
 
 class _PrimitiveFuture(asyncio.Future[Any]):
     """A future of asyncio's own primitives, which only code of the same job completes."""

@@ -26,7 +26,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -70,7 +70,7 @@ class _TimedOut(Exception):
     """Raised when a call did not end in time. What a tool did until then is unknown."""
 
 
-class _End(NamedTuple):
+class _End(msgspec.Struct):
     """The end of a call: its outcome, the events for it, and callbacks for when they are recorded or dropped."""
 
     outcome: Outcome
@@ -105,8 +105,7 @@ class Calls:
         """Start a call on the worker's loop, in a copy of the caller's context without the conductor."""
         attempt = self._attempt
         attempt.waits.busy += 1
-        context.run(conductor.set, None)
-        context.run(job_thread.set, None)
+        context.run(_leave_job)
         driver = pending.driver = attempt.loop.create_task(self._drive(call, pending.node, arguments), context=context)
         attempt.under_way.add(driver)
         driver.add_done_callback(partial(self._ended, call, pending), context=context)
@@ -150,7 +149,8 @@ class Calls:
             await attempt.durable()
         if attempt.pausing:
             await attempt.waits.pause()
-        end = await self._catch_up(call, node, arguments)
+        effect = attempt.outcomes.take_effect(node)
+        end = await self._catch_up(call, node, arguments, effect) if effect is not None else None
         while end is None:
             if node in attempt.replay.in_doubt:
                 end = await self._settle(call, node, arguments)
@@ -162,28 +162,31 @@ class Calls:
                 end = await (self._try if call.gate is None else self._through_gate)(call, node, arguments)
         return end
 
-    async def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
+    async def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any], effect: Effect) -> _End:
         """Return the end of a call whose effect was kept and whose events were not. It is not called again (E3)."""
         attempt = self._attempt
-        effect = attempt.outcomes.take_effect(node)
-        if effect is None:
-            return None
         if not attempt.replay.tries[node]:  # a step's declaration does not wait for the disk, and was lost
             self._declare(call, node, arguments)
         attempt.replay.in_doubt.pop(node, None)
         content = msgspec.json.encode(effect.result)
         large = content if len(content) > attempt.config.payload_bytes_max else None
-        return await self._success(call, node, effect.result, large, caught_up=True)
+        if large is not None:
+            return await self._large_success(call, node, effect.result, large, caught_up=True)
+        return self._success(call, node, effect.result, caught_up=True)
 
-    async def _success(self, call: Call[..., Any], node: str, value: Any, content: bytes | None, **more: Any) -> _End:
-        """Return the end of a call that returned this value. `content` is its JSON if it is too large for an event."""
-        outcomes, number = self._attempt.outcomes, self._attempt.replay.tries[node]
-        if content is not None:
-            more[FIELD] = await self._attempt.keep_result(content)
+    async def _large_success(self, call: Call[..., Any], node: str, value: Any, content: bytes, **more: Any) -> _End:
+        """Return the end of a call that returned this value, whose JSON is too large for an event."""
+        more[FIELD] = await self._attempt.keep_result(content)
+        return self._success(call, node, value, content, **more)
+
+    def _success(self, call: Call[..., Any], node: str, value: Any, content: bytes | None = None, **more: Any) -> _End:
+        """Return the end of a call that returned this value. `content` is its JSON if that is stored apart."""
+        outcomes = self._attempt.outcomes
         events = outcomes.events(call, node, value if content is None else None, **more)
         self._declared.discard(node)
         if not call.tool:
             return _End(Success(value), events)
+        number = self._attempt.replay.tries[node]
         evidence = (value, None) if content is None else (None, _too_large(len(content)))
         confirm = partial(outcomes.confirm, node, number, *evidence)
         return _End(Success(value), events, confirm, partial(outcomes.late, node, number, *evidence))
@@ -256,7 +259,9 @@ class Calls:
             attempt.budget.ended(node)
         if attempt.outcomes.stored_apart:
             await attempt.outcomes.keep(call, node, value, content)
-        return await self._success(call, node, value, content)
+        if content is not None:
+            return await self._large_success(call, node, value, content)
+        return self._success(call, node, value)
 
     def _encoded(self, call: Call[..., Any], result: Any) -> tuple[Any, bytes | None]:
         """Return a result as a JSON value, and its JSON if it is too large for an event."""
@@ -413,7 +418,9 @@ class Calls:
             case "done":
                 value, content = self._encoded(call, answer.get("result"))
                 await attempt.outcomes.keep(call, node, value, content)
-                return await self._success(call, node, value, content)
+                if content is not None:
+                    return await self._large_success(call, node, value, content)
+                return self._success(call, node, value)
             case "not_done":
                 if node in self._out_of_time:  # this counts as a failed try, so calls are limited
                     self._out_of_time.discard(node)
@@ -465,6 +472,13 @@ class Calls:
             return {"answer": "fail"}
         await attempt.waits.ask(node, doubt_key(node), misfit)
         raise AssertionError("an operator's answer comes with another attempt")
+
+
+def _leave_job() -> None:
+    """Take a context out of the job: what runs in it is not the job's code."""
+    conductor.set(None)
+    if job_thread.get() is not None:
+        job_thread.set(None)
 
 
 def recorded_outcome(call: Call[..., Any], node: str, outcome: Outcome) -> Any:
@@ -530,10 +544,8 @@ class Outcomes:
     def events(self, call: Call[..., Any], node: str, value: Any, **more: Any) -> list[Written]:
         """Return the events of phase two. They are recorded when the outcome is delivered."""
         kind = TOOL_FINISHED if call.tool else COMMAND_COMMITTED
-        return [
-            (kind, {"node": node, "name": call.name, "result": value, **more}),
-            (NODE_FINISHED, {"node": node, "result_type": "success"}),
-        ]
+        committed = {"node": node, "name": call.name, "result": value, **more}
+        return [(kind, committed), (NODE_FINISHED, {"node": node, "result_type": "success"})]
 
     def confirm(self, node: str, number: int, value: Any, error: str | None) -> None:
         """Remember a tool's recorded end until it is on disk."""
