@@ -19,7 +19,7 @@ class Bench:
 
     def __init__(self, salt: int = 0) -> None:
         self.host = asyncio.get_running_loop()
-        self.threads = ThreadPool(4)
+        self.threads = ThreadPool(4, self.host)
         self.loop = JobLoop(self.host, self.threads, self.turn, salt)
         self.order: list[int] = []  # of native work, as it was handed over
 

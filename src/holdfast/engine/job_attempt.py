@@ -27,7 +27,6 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Executor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -59,7 +58,7 @@ from holdfast.engine.replay import Ended, Replay, Success
 from holdfast.engine.report_writer import ReportWriter, put_blob
 from holdfast.engine.run_budget import Budget
 from holdfast.engine.step_calls import Calls, Outcomes
-from holdfast.engine.thread_pool import as_runtime_error
+from holdfast.engine.thread_pool import ThreadPool, as_runtime_error
 from holdfast.engine.waits import Waits
 from holdfast.errors import InvalidArguments, NonDeterminism, StaleAttempt, StoreUnavailable, WaitTimeout
 from holdfast.group_commit import Journal
@@ -94,7 +93,7 @@ class Attempt:
         function: JobFunction[..., Any],
         *,
         journal: Journal,
-        executor: Executor,
+        threads: ThreadPool,
         config: Config,
         now: Callable[[], float],
         children: Submission,
@@ -126,7 +125,7 @@ class Attempt:
         self.budget_limits = created.get("budget")
         self.held_by: dict[str, str] = {}  # call → name of the gate it waits for
         self._function = function
-        self.executor = executor
+        self._threads = threads
         self._effects = effects
         self._submission = children
         self.under_way: set[asyncio.Task[Any]] = set()  # calls that run on the worker's loop
@@ -183,7 +182,7 @@ class Attempt:
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self.code = JobCode(self, self.job, self.replay, self.loop, self.executor)
+        self.code = JobCode(self, self.job, self.replay, self.loop, self._threads)
         self._timer = self._deadline_timer()
         context = self._context = contextvars.copy_context()
         context.run(self._set_up)
@@ -793,7 +792,7 @@ class Attempt:
     async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         """Run the plain function of a call in a thread, in the current context."""
         context = contextvars.copy_context()
-        return await self.loop.run_in_executor(self.executor, lambda: context.run(function, **kwargs))
+        return await self._threads.call(lambda: context.run(function, **kwargs))
 
     # Events. The journal gathers them while the code runs on, and counts those that are on disk. A refused write, or
     # one with an unknown result, ends the attempt. The attempt writes nothing after it.

@@ -22,8 +22,6 @@ import threading
 from asyncio import _get_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor
-from concurrent.futures import Future as ThreadFuture
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -33,6 +31,7 @@ from holdfast.authoring.conductor import Suspended, job_thread, place
 from holdfast.engine.code_line import line_of
 from holdfast.engine.job_loop import DurableFuture, JobLoop, JobTask
 from holdfast.engine.replay import CutOff, Outcome, Recorded, Replay, begin_trail, call_text
+from holdfast.engine.thread_pool import ThreadPool
 from holdfast.errors import InvalidArguments, JobStuck, NonDeterminism, NotAwaited
 from holdfast.machines.keys import ended_name
 
@@ -104,14 +103,52 @@ class _Arrival(msgspec.Struct, eq=False):
     dropped: Callable[[], None] | None
 
 
+class ThreadWaiter:
+    """The outcome of a durable call, for the thread that made it, which blocks until the loop sets it."""
+
+    __slots__ = ("_error", "_is_done", "_result", "_unset")
+
+    def __init__(self) -> None:
+        self._unset = threading.Lock()
+        self._unset.acquire()
+        self._is_done = False
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Return whether there is an outcome."""
+        return self._is_done
+
+    def set_result(self, result: Any) -> None:
+        """Let the thread continue with this result."""
+        self._result, self._is_done = result, True
+        self._unset.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        """Let the thread continue with this error."""
+        self._error, self._is_done = error, True
+        self._unset.release()
+
+    def result(self) -> Any:
+        """Wait for the outcome. Return the result or raise the error."""
+        self._unset.acquire()
+        if self._error is None:
+            return self._result
+        try:
+            raise self._error
+        finally:
+            del self  # the traceback refers to this frame
+
+
 class JobCode:
     """The code of one attempt; see the module's docstring."""
 
     def __init__(
-        self, host: CodeHost, job: str, replay: Replay, loop: asyncio.AbstractEventLoop, threads: Executor
+        self, host: CodeHost, job: str, replay: Replay, loop: asyncio.AbstractEventLoop, threads: ThreadPool
     ) -> None:
         self._host = host
         self._replay = replay
+        self._inbox = threads.inbox
         self.loop = JobLoop(loop, threads, self.turn, crc32(job.encode()) << 20)
         self.main: JobTask | None = None
         self.open: dict[str, Pending] = {}
@@ -123,7 +160,7 @@ class JobCode:
         self._late: deque[Pending] = deque()  # made after the frontier, with a recorded outcome
         self._arrivals: deque[_Arrival] = deque()
         self._unawaited: dict[object, tuple[str, Coroutine[Any, Any, Any]]] = {}
-        self._threads_blocked: dict[JobTask, ThreadFuture[Any]] = {}
+        self._threads_blocked: dict[JobTask, ThreadWaiter] = {}
         self._foreign_calls: set[JobTask] = set()  # of threads that the code has started itself
         self._unrested = 0
         self._rests = 0  # how often the code has rested
@@ -623,12 +660,12 @@ class JobCode:
 
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a durable call of a thread, and block the thread until it ends."""
-        waiter: ThreadFuture[Any] = ThreadFuture()
+        waiter = ThreadWaiter()
         context = contextvars.copy_context()
         try:
             own = job_thread.get()
             foreign = own is not None and own.ident != threading.get_ident()  # a thread that the code has started
-            self.loop.host.call_soon_threadsafe(self._enter, coroutine, context, own, waiter, foreign)
+            self._inbox.put(self._enter, coroutine, context, own, waiter, foreign)
         except RuntimeError:  # the worker's loop is closed
             coroutine.close()
             raise Suspended from None
@@ -639,8 +676,8 @@ class JobCode:
         coroutine: Coroutine[Any, Any, Any],
         context: contextvars.Context,
         thread: Any,
-        waiter: ThreadFuture[Any],
-        foreign: bool,  # noqa: FBT001 - call_soon_threadsafe takes no keywords
+        waiter: ThreadWaiter,
+        foreign: bool,  # noqa: FBT001 - an inbox takes no keywords
     ) -> None:
         if self._closed:
             coroutine.close()
@@ -656,7 +693,7 @@ class JobCode:
 
     def on_host(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function on the worker's loop, and block this thread until it returns."""
-        waiter: ThreadFuture[Any] = ThreadFuture()
+        waiter = ThreadWaiter()
 
         def call() -> None:
             try:
@@ -665,12 +702,12 @@ class JobCode:
                 waiter.set_exception(error)
 
         try:
-            self.loop.host.call_soon_threadsafe(call)
+            self._inbox.put(call)
         except RuntimeError:  # the worker's loop is closed
             raise Suspended from None
         return waiter.result()
 
-    def _leave(self, task: Any, thread: Any, waiter: ThreadFuture[Any]) -> None:
+    def _leave(self, task: Any, thread: Any, waiter: ThreadWaiter) -> None:
         self._threads_blocked.pop(task, None)
         self._foreign_calls.discard(task)
         self.loop.unblock(thread)

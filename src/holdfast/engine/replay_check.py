@@ -90,7 +90,6 @@ class ReplayCheck:
         self._beyond: list[tuple[str, str]] = []  # name and node
         self._refused: list[Misfit] = []
         self._lines: dict[str, str | None] = {}  # of open calls, by node
-        self._threads = ThreadPool(4)  # code that never returns does not keep the process from ending
         self._marks: dict[str, bool] = {}
         self._over = False
         self._continuing = False
@@ -101,6 +100,7 @@ class ReplayCheck:
         """Run the code until it ends or every branch has stopped. Return the report."""
         loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
+        self._threads = ThreadPool(4, loop)  # code that never returns does not keep the process from ending
         self._still = asyncio.Event()
         self.code = JobCode(self, self.job, self._replay, loop, self._threads)
         self._context = contextvars.copy_context()

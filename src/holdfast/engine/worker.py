@@ -151,7 +151,7 @@ class Worker:
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
         self._context = contextvars.copy_context()  # jobs begin in it, not in that of the job before them
-        self._threads = ThreadPool(2 * self.gate.slots + 4)  # a plain job in every slot, and the plain call it is in
+        self._threads = ThreadPool(2 * self.gate.slots + 4, self._loop)  # for a plain job in every slot, and its call
         self._keeper = LeaseKeeper(self, self._store, self._config)
         unsubscribe = self._store.subscribe(self._on_change)
         end_reloading = watch_settings(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
@@ -439,7 +439,7 @@ class Worker:
             claimed,
             self._entries[claimed.job.plugin, claimed.job.entry],
             journal=self._journal,
-            executor=self._threads,
+            threads=self._threads,
             config=self._config,
             now=self.now,
             children=self._children,
