@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast import App, StepFailed, gather, now
+from holdfast import changed as is_changed
 from holdfast.deploys.check_report import run_line
 from holdfast.deploys.run_check import RunCheck, check_run
 from holdfast.engine.replay_report import Verdict
@@ -505,6 +506,20 @@ def test_code_that_polls_something_outside_does_not_keep_the_check_from_its_end(
     assert found.verdict is (FITS if before == "    answer =" else UNUSED), found
 
 
+def test_code_that_fails_before_a_call_that_was_begun_would_stop() -> None:
+    """Its worker has died in the call, and the code made it then."""
+    old = Shop(BEFORE)
+    run = old.app.start("work", "A1")
+    old.work()
+    events = old.app.events(run.id)
+    begun = next(number for number, event in enumerate(events, 1) if event.type == "node_started")
+    code = changed((("    cents = await", '    raise ValueError("no")  # HERE\n    cents = await'),))
+    new = Shop(code)
+    found: RunCheck = new.app.block(check_run(new.app, events[:begun]))
+    assert (found.verdict, found.line) == (STOPS, marked(code)), found
+    assert new.app.block(check_run(new.app, events[: begun - 1])).verdict is FITS, "it may have been about to fail"
+
+
 def test_plain_code_that_is_slow_to_make_a_call_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread may not have begun yet, on a busy machine. Time alone does not make it fit."""
     monkeypatch.setattr("holdfast.engine.replay_check.QUIET_SECONDS", 0.05)
@@ -577,24 +592,28 @@ Program = list[Any]
 NAMES = "abc"
 
 
-def drawn(rng: random.Random, size: int, depth: int = 0) -> Program:
-    return [_drawn_one(rng, depth) for _ in range(size)]
+NATIVE, LIMITED = ("timer", "timer", "thread"), ("timeout",)  # not both: timers are known by their number alone
 
 
-def _drawn_one(rng: random.Random, depth: int) -> Any:
-    kind = rng.choice(["call", "call", "call", "call", "at_once", "value", "timer", "task"])
+def drawn(rng: random.Random, size: int, more: tuple[str, ...], depth: int = 0) -> Program:
+    return [_drawn_one(rng, more, depth) for _ in range(size)]
+
+
+def _drawn_one(rng: random.Random, more: tuple[str, ...], depth: int) -> Any:
+    kind = rng.choice([*["call"] * 5, "at_once", "value", "task", "mark", *more])
     if kind == "call":
         return kind, rng.choice(NAMES), rng.randrange(3)
-    if kind in {"at_once", "task"} and depth < 2:
-        return kind, drawn(rng, rng.randrange(1, 4), depth + 1)
-    return "value" if kind == "value" else "timer", 0
+    if kind in {"at_once", "task", "timeout", "mark"} and depth < 2:
+        return kind, drawn(rng, rng.randrange(1, 4), more, depth + 1)
+    return kind if kind in {"timer", "thread"} else "value", 0
 
 
-def edited(rng: random.Random, program: Program) -> Program:
+def edited(rng: random.Random, program: Program, more: tuple[str, ...]) -> Program:
     """Change a program in one place."""
     program = list(program)
     where = rng.randrange(len(program)) if program else 0
-    match rng.choice(["insert", "insert", "delete", "swap", "repeat", "argument", "inside", "join"]):
+    kinds = ["insert", "insert", "delete", "swap", "repeat", "argument", "inside", "join", "mark", "timeout"]
+    match rng.choice(kinds):
         case "delete" if program:
             del program[where]
         case "swap" if len(program) > 1:
@@ -605,11 +624,15 @@ def edited(rng: random.Random, program: Program) -> Program:
         case "argument" if program and program[where][0] == "call":
             program[where] = ("call", program[where][1], rng.randrange(4))
         case "inside" if program and isinstance(program[where][1], list):
-            program[where] = (program[where][0], edited(rng, program[where][1]))
+            program[where] = (program[where][0], edited(rng, program[where][1], more))
         case "join" if len(program) > 1:
             program[:2] = [("at_once", program[:2])]
+        case "mark" if program:
+            program[where] = ("mark", [program[where]])
+        case "timeout" if program and more == LIMITED:
+            program[where] = ("timeout", [program[where]])
         case _:
-            program.insert(where, _drawn_one(rng, 0))
+            program.insert(where, _drawn_one(rng, more, 0))
     return program
 
 
@@ -655,6 +678,14 @@ async def follow_one(calls: dict[str, Any], part: Any) -> None:
             await gather(*(follow_one(calls, one) for one in parts))
         case "task", parts:
             await asyncio.create_task(follow(calls, parts))
+        case "timeout", parts:
+            async with asyncio.timeout(60):
+                await follow(calls, parts)
+        case "mark", parts:
+            if is_changed("2026-11-fee"):
+                await follow(calls, parts)
+        case "thread", _:
+            await asyncio.to_thread(int)
         case "value", _:
             now()
         case _:
@@ -681,11 +712,12 @@ def histories(rng: random.Random, program: Program) -> Iterator[tuple[MemoryStor
 @pytest.mark.parametrize("seed", range(60))
 def test_the_check_and_the_engine_agree_on_random_jobs_and_edits(seed: int) -> None:
     rng = random.Random(seed)
-    program = drawn(rng, rng.randrange(1, 6))
+    more = rng.choice([NATIVE, LIMITED])
+    program = drawn(rng, rng.randrange(1, 6), more)
     for store, run in histories(rng, program):
         other = program
         for _ in range(rng.randrange(4)):
-            other = edited(rng, other)
+            other = edited(rng, other, more)
         app = declared(other, store)
         before = app.events(run)
         found = app.block(check_run(app, before))

@@ -292,7 +292,7 @@ class ReplayCheck:
         if any(event.payload.get("code") == type(error).__name__ for event in past):
             return []  # it failed the same way before, and is retried
         last = self._last_move()
-        went_on = self._replay.unasked() or (last is not None and last.type == JobEvent.WAITING)
+        went_on = self._replay.goes_further or (last is not None and last.type == JobEvent.WAITING)
         if not went_on and not isinstance(error, MISTAKES):
             return []  # it may have been about to raise
         verdict = VERDICTS.get(type(error), Verdict.STOPS)
