@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidSetting, shown_url
+from holdfast.retention_rules import Rules, rules_of
 
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half the size of an event: a value fits with everything around it
 BUILD_MAX = 128  # characters; every attempt and its run keep it
@@ -75,6 +76,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         keep_seconds: workers remove runs that ended longer ago; 0 keeps them permanently.
         keep_runs: the number of ended runs that workers keep, newest first; 0 keeps all.
         keep_audit_seconds: workers remove rows of the audit log that are older; 0 keeps them permanently.
+        retention: how long runs stay after their end, such as ``30d``. By status and job: a mapping, or text
+            such as ``succeeded=7d, failed=90d, shop.checkout=keep``. The schedule ``holdfast.retention`` removes older
+            runs. Empty keeps all.
         settings_file: a TOML file with some of these settings, which workers read again when it changes.
         tokens: the file with the tokens of the HTTP API; empty for ``holdfast-tokens.json`` next to the SQLite
             database, or in the current folder for another store.
@@ -107,6 +111,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     keep_seconds: float = 0.0
     keep_runs: int = 0
     keep_audit_seconds: float = 0.0
+    retention: str | float | dict[str, str | float | None] = ""
     settings_file: str = ""
     tokens: str = ""
     token: str = ""
@@ -135,6 +140,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 raise InvalidSetting(name, value, f"it must be from 1 to {PAYLOAD_BYTES_LIMIT}")
         if self.build is not None:
             check_build(self.build)
+        self.retention_rules()
+
+    def retention_rules(self) -> Rules | None:
+        """Return the retention rules in seconds, or None if all runs stay.
+
+        Raises:
+            InvalidSetting: `retention` is not valid.
+        """
+        if self.retention == "":
+            return None
+        try:
+            return rules_of(self.retention)
+        except ValueError as error:
+            raise InvalidSetting("retention", self.retention, str(error)) from None
 
     @classmethod
     def read(cls, values: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Config:

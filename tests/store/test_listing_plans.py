@@ -125,6 +125,12 @@ def test_jobs_that_are_kept_for_a_build_are_found_by_their_index_on_sqlite(on_sq
         }, plan
 
 
+def test_ended_jobs_are_walked_by_their_index_on_sqlite(on_sqlite: Explain) -> None:
+    plan = on_sqlite((READS.ended_jobs, [1e9, 5.0, "a", PAGE]))
+    assert "USING INDEX jobs_finished (" in plan, plan
+    assert "TEMP B-TREE" not in plan, plan
+
+
 @pytest.mark.parametrize("before", [None, "good-5"])
 def test_open_jobs_are_listed_by_the_index_of_their_status(on_sqlite: Explain, before: str | None) -> None:
     plan = on_sqlite(READS.open_jobs(before, PAGE))

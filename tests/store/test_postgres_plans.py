@@ -190,6 +190,11 @@ def test_outcomes_of_schedules_are_found_by_keys(schema: str) -> None:
     assert {index for _, index in _scans(plan)} == {"events_pkey", "jobs_pkey"}
 
 
+def test_ended_jobs_are_walked_by_their_index(schema: str) -> None:
+    plan = _plan(Statements(schema).reads.ended_jobs, (1e9, 5.0, "a", 5))
+    assert {index for _, index in _scans(plan)} == {"jobs_finished"}
+
+
 def test_open_jobs_are_listed_by_the_index_of_their_status(schema: str) -> None:
     for before in (None, "good-5"):
         assert {index for _, index in _scans(_plan(*Statements(schema).reads.open_jobs(before, 5)))} == {"jobs_open"}

@@ -112,6 +112,8 @@ def _place(app: App, report: dict[str, Any]) -> Iterator[Check]:
         yield check
     if is_postgres(app.url):
         yield from _postgres(app.url)
+        if ready and app.config.retention_rules() is not None:
+            yield _may_remove(app.url)
     if ready:
         yield from _answers(app, report)
 
@@ -320,6 +322,29 @@ def _postgres(url: str) -> Iterator[Check]:
                 yield Check("pooler", "warn", "a pooler stands in between", "see the page on PostgreSQL")
     except psycopg.Error as error:
         raise errors.StoreUnavailable(f"PostgreSQL says: {_line(error)}") from error
+
+
+def _may_remove(url: str) -> Check:
+    """Check that the role may delete what retention removes."""
+    import psycopg
+
+    from holdfast.client.store_url import postgres_place
+    from holdfast.store.postgres.connection import connect
+    from holdfast.store.sql.run_sql import OF_A_JOB
+
+    place, ours = postgres_place(url)
+    tables = [f"{ours.get('schema', 'holdfast')}.{table}" for table in ("jobs", "events", *OF_A_JOB)]
+    missing_ones = "array_agg(name) FILTER (WHERE NOT has_table_privilege(name, 'DELETE'))"
+    asked = f"SELECT current_user, {missing_ones} FROM unnest(%s::text[]) AS name"
+    try:
+        with connect(place) as connection:
+            role, missing = connection.execute(asked.encode(), (tables,)).fetchone() or ("", [])
+    except psycopg.Error as error:
+        raise errors.StoreUnavailable(f"PostgreSQL says: {_line(error)}") from error
+    if not missing:
+        return Check("retention", "ok", "this role may remove runs")
+    say = f"as the owner: GRANT DELETE ON {', '.join(missing)} TO {role}"
+    return Check("retention", "fail", f"the role {role} may not remove runs", say)
 
 
 def _server(where: Where, report: dict[str, Any]) -> Iterator[Check]:

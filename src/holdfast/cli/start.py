@@ -46,6 +46,7 @@ NOT_ALIVE_SECONDS = 1e-6  # the lease of a worker that has only reported why it 
 @click.option("--queue", "queues", multiple=True, help="Serve only this queue. Repeatable.")
 @click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
 @click.option("--until-idle", is_flag=True, help="Stop when there is no job left to run.")
+@click.option("--retention", help="Remove runs that ended longer ago, such as 30d, or succeeded=7d,failed=90d.")
 @click.option("--check", "checks", is_flag=True, help="Check the runs of the store first, and end if one would stop.")
 @click.option("--until-drained", is_flag=True, help="Run only what is kept for this build, and stop when it is done.")
 @log_options
@@ -60,6 +61,7 @@ def worker(  # noqa: PLR0913 - one parameter per option
     queues: tuple[str, ...],
     processes: int,
     until_idle: bool,
+    retention: str | None,
     checks: bool,
     until_drained: bool,
     log_level: str | None,
@@ -83,6 +85,10 @@ def worker(  # noqa: PLR0913 - one parameter per option
         raise click.UsageError("give --until-idle or --until-drained, not both")
     app = load(target, url, plugins=plugins)
     guard_process(level=log_level, form=log_format)
+    if retention is not None:
+        import msgspec
+
+        app.config = msgspec.structs.replace(app.config, retention=retention)
     slots = concurrency or app.config.concurrency
     if not is_supervised() and log_level in {None, "debug", "info"}:
         _banner(app, slots, queues, processes, as_json=log_format == "json")
@@ -93,7 +99,12 @@ def worker(  # noqa: PLR0913 - one parameter per option
 
         options = [*([target] if target else []), *(["--plugins"] if plugins else []), "--url", app.url]
         options += [part for queue in queues for part in ("--queue", queue)]
-        flags = {"--concurrency": concurrency, "--log-level": log_level, "--log-format": log_format}
+        flags = {
+            "--concurrency": concurrency,
+            "--retention": retention,
+            "--log-level": log_level,
+            "--log-format": log_format,
+        }
         options += [part for flag, value in flags.items() if value is not None for part in (flag, str(value))]
         supervise(app, options, processes, until=ends[0] if ends else None)
         return

@@ -82,6 +82,7 @@ from holdfast.machines.keys import BUDGET_KEY, BUILTIN
 from holdfast.machines.run_projection import run_name
 from holdfast.plans.builder import Draft
 from holdfast.plans.model import Plan
+from holdfast.retention_rules import Retention
 from holdfast.store import (
     Answer,
     Cancel,
@@ -143,6 +144,9 @@ class App(Planning, Client):
         codec: Encrypts secrets. Without a codec the store keeps only references to them. See `holdfast.Secret`.
         build: The build of the code, such as ``"1.4.2"``. ``HOLDFAST_BUILD`` has precedence. Default: the version of
             the installed distribution and the git revision, as far as they are known.
+        retention: How long runs stay after their end: a duration such as ``"30d"``, or a mapping by status and job,
+            such as ``{"succeeded": "7d", "failed": "90d", "shop.checkout": "keep"}``. Workers remove older ones.
+            Default: ``HOLDFAST_RETENTION``, or all runs stay.
     """
 
     _is_builtin = False  # whether it declares Holdfast's own jobs
@@ -155,10 +159,13 @@ class App(Planning, Client):
         config: Config | None = None,
         codec: Codec | None = None,
         build: str | None = None,
+        retention: Retention | None = None,
     ) -> None:
         if name == BUILTIN and not self._is_builtin:
             raise InvalidSetting("name", name, "Holdfast's own jobs have this name: give the app another one")
         self.config = config if config is not None else Config.read({"url": url} if url is not None else None)
+        if retention is not None:
+            self.config = msgspec.structs.replace(self.config, retention=retention)
         self.url = url if url is not None else self.config.url
         Planning.__init__(self, name, max_attempts=self.config.max_attempts, codec=codec)
         Client.__init__(self, name)

@@ -16,12 +16,16 @@ import msgspec
 
 import holdfast.build_id  # noqa: F401 - now: a fork while a thread imports it would leave a part of it to the child
 from holdfast.client.overview.builds import release_periodically, release_stranded
+from holdfast.client.retention_schedule import NAME as RETENTION_NAME
+from holdfast.client.retention_schedule import declare_retention
 from holdfast.client.schedules.store_schedules import declare
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker
 from holdfast.errors import InvalidSetting, LoopDied, StoreUnavailable
 from holdfast.import_guard import refuse_while_importing
+from holdfast.machines.keys import BUILTIN
 from holdfast.machines.ready_table import ReadyState
+from holdfast.store.schedule_commands import Declared
 
 if TYPE_CHECKING:
     from holdfast.client.app import App
@@ -65,14 +69,15 @@ class AppWorker:
         loop = asyncio.get_running_loop()
         if until_drained and self._app.build is None:
             raise InvalidSetting("build", None, "until_drained needs a build: set HOLDFAST_BUILD or App(build=…)")
+        entries, queues = self._with_retention(until_drained=until_drained)
         self._worker = Worker(
             self._app.store(),
-            self._app.entries,
+            entries,
             self._app.config,
             children=self._app.submission,
             effects=self._app.effects(),
             concurrency=self._concurrency,
-            queues=self._queues,
+            queues=queues,
             name=self._name,
             build=self._app.build,
             kept_only=until_drained,
@@ -103,18 +108,33 @@ class AppWorker:
         if evicting is not None and until_idle:
             await self._app.aevict()
 
+    def _with_retention(self, *, until_drained: bool) -> tuple[dict[tuple[str, str], Any], frozenset[str] | None]:
+        """Return the jobs and queues of this worker, with the job that removes old runs if the settings have rules."""
+        if self._app.config.retention_rules() is None or until_drained:
+            return self._app.entries, self._queues
+        from holdfast.client.builtin_jobs import BuiltinJobs  # noqa: PLC0415 - most workers do not need them
+
+        job = (BUILTIN, RETENTION_NAME)
+        queues = self._queues | {BUILTIN} if self._queues is not None else None
+        return {**self._app.entries, job: BuiltinJobs(self._app).entries[job]}, queues
+
     async def _declare(self) -> bool:
         """Make the schedules as the code declares them. Return whether the store was there."""
+        if self._app.name == BUILTIN:
+            return True  # the apps of the store declare its schedule
         try:
-            declared = await declare(self._app)
+            for name, what in ((self._app.name, declare), (BUILTIN, declare_retention)):
+                self._log_declared(name, await what(self._app))
         except StoreUnavailable:
             return False
+        return True
+
+    def _log_declared(self, name: str, declared: Declared) -> None:
         if declared.newer is not None:
-            _log.warning("the schedules of %s stay as the newer build %s declares them", self._app.name, declared.newer)
+            _log.warning("the schedules of %s stay as the newer build %s declares them", name, declared.newer)
         for verb in ("created", "changed", "paused", "resumed"):
             if names := getattr(declared, verb):
-                _log.info("schedules %s: %s", verb, ", ".join(names))
-        return True
+                _log.info("schedules of %s %s: %s", name, verb, ", ".join(names))
 
     async def _declare_later(self) -> None:
         while not await self._declare():  # noqa: ASYNC110 - no event says that the store is back

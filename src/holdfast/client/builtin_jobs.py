@@ -1,8 +1,9 @@
-"""Built-in jobs: `holdfast.verify`, `holdfast.purge` and `holdfast.move`, which go through a store in recorded steps.
+"""Built-in jobs: `holdfast.verify`, `holdfast.purge`, `holdfast.move` and `holdfast.retention`, in recorded steps.
 
 They are jobs like any other: they show progress, can be canceled and paused, and their result is the report. A step
 checks or removes for about a second, so a crash repeats no more than that. A server executes them; see
-`holdfast.http.maintenance`. Workers do not claim them, and `entries` does not list them.
+`holdfast.http.maintenance`. Workers claim only `holdfast.retention`, which their schedule starts, and `entries` does
+not list them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from holdfast.authoring.reports import progress
 from holdfast.client.app import App
 from holdfast.client.overview.builds import MISFITS_MAX, MovePart, RunMisfit, check_move, movable, move_jobs
 from holdfast.client.retention import BATCH, remove_jobs, states_of
+from holdfast.client.retention_schedule import declare_job
 from holdfast.client.verify import violations_of
 from holdfast.client.views import Created, Creation, RunFilter
 from holdfast.machines import TERMINAL_RUN_STATUSES, JobState, RunStatus
@@ -52,11 +54,14 @@ class BuiltinJobs(App):
     def __init__(self, app: App) -> None:
         self._app = app
         self._found: str | None = None  # the last job that needed a worker
-        config = msgspec.structs.replace(app.config, keep_seconds=0.0, keep_runs=0, keep_audit_seconds=0.0)
+        config = msgspec.structs.replace(
+            app.config, keep_seconds=0.0, keep_runs=0, keep_audit_seconds=0.0, retention=""
+        )
         super().__init__(BUILTIN, app.url, config=config)
         _declare_verify(self)
         _declare_purge(self)
         _declare_move(self)
+        declare_job(self)
 
     async def start_verify(self, group: str | None, key: str | None, trace_id: str | None) -> Created:
         """Create a run that checks the histories of a group, or all of them."""
@@ -134,7 +139,11 @@ class BuiltinJobs(App):
 
     async def remove(self, command: Once) -> int:
         """Remove one batch of jobs, and return their number."""
-        return len(await remove_jobs(self._store(), self._outside(), command))
+        return len(await self.removed(command))
+
+    async def removed(self, command: Once) -> list[str]:
+        """Remove one batch of jobs, and return them. A repeat returns those of the first call."""
+        return await remove_jobs(self._store(), self._outside(), command)
 
     @property
     def code(self) -> App:

@@ -89,7 +89,8 @@ async def remove_jobs(store: Store, outside: Outside, command: Command) -> list[
     (swept,) = await store.commit([command])
     if isinstance(swept, Exception):
         raise swept
-    removed: list[str] = swept.answer["jobs"] if isinstance(swept, Repeat) else swept.jobs
+    answer = swept.answer if isinstance(swept, Repeat) else swept
+    removed: list[str] = answer["jobs"] if isinstance(answer, dict) else answer.jobs
     for place in outside:
         for job in removed:
             await place.remove(job)  # of a repeat too: the first one may have been cut off before this

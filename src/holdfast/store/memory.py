@@ -41,6 +41,7 @@ from holdfast.store.rows import FORGOTTEN_SECONDS, Evidence, Job, PastEvent, Sig
 from holdfast.store.run_queries import (
     BuildCounts,
     Counts,
+    EndedJob,
     ExportRow,
     IndexEntries,
     RecordCounts,
@@ -191,6 +192,20 @@ class MemoryStore(ScheduleTable):
         """List the jobs that are kept for a build."""
         kept = (job for name, job in sorted(self._jobs.items()) if job.kept_for == build and name > (after or ""))
         return [job for job in kept if job.state not in TERMINAL_JOB_STATES][:limit]
+
+    @_alone
+    async def ended_jobs(
+        self, before: float, after: tuple[float, str] | None = None, limit: int = 1000
+    ) -> list[EndedJob]:
+        """List jobs that have ended, oldest first."""
+        ended = [job for job in self._jobs.values() if job.state in TERMINAL_JOB_STATES and job.created_at <= before]
+        ended.sort(key=lambda job: (job.created_at, job.id))
+        rows = [
+            EndedJob(job.id, job.created_at, job.updated_at, job.plugin, job.entry, job.state.value)
+            for job in ended
+            if after is None or (job.created_at, job.id) > after
+        ]
+        return rows[:limit]
 
     @_alone
     async def build_counts(self) -> BuildCounts:

@@ -23,6 +23,7 @@ from holdfast.store.rows import Evidence, Job, Signal, WorkerCard
 from holdfast.store.run_queries import (
     BuildCounts,
     Counts,
+    EndedJob,
     ExportRow,
     IndexEntries,
     RecordCounts,
@@ -111,6 +112,15 @@ class Store(Protocol):
 
     async def build_counts(self) -> BuildCounts:
         """Count the jobs that have not ended by the build of the code that they need. It reads all their rows."""
+        ...
+
+    async def ended_jobs(
+        self, before: float, after: tuple[float, str] | None = None, limit: int = 1000
+    ) -> list[EndedJob]:
+        """List jobs that have ended and were created at `before` or earlier, oldest first, from after a place.
+
+        A place is the time of creation and the id of a job. The cost does not depend on what comes after the page.
+        """
         ...
 
     async def open_jobs(self, before: str | None = None, limit: int = 100) -> list[Job]:

@@ -23,6 +23,17 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+class EndedJob(msgspec.Struct, frozen=True, gc=False):
+    """A job that has ended, as far as retention asks."""
+
+    id: str
+    created_at: float
+    updated_at: float
+    plugin: str
+    entry: str
+    state: str
+
+
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter for runs: a run must match every field that is set.
 

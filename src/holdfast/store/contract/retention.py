@@ -138,6 +138,23 @@ async def a_parent_that_is_gone_is_not_missed_by_its_child(lab: Lab) -> None:
 
 
 @clause
+async def ended_jobs_are_listed_in_pages_oldest_first(lab: Lab) -> None:
+    for name in ("c", "a", "b"):
+        await _ended(lab, name)
+        lab.clock.move(1)
+    await lab.submit("open")
+    end = lab.clock.now()
+    page = await lab.store.ended_jobs(end, None, 2)
+    assert [job.id for job in page] == ["c", "a"]
+    assert (page[0].plugin, page[0].entry, page[0].state) == ("shop", "checkout", "completed")
+    assert page[0].created_at <= page[0].updated_at < page[1].created_at
+    place = page[-1].created_at, page[-1].id
+    assert [job.id for job in await lab.store.ended_jobs(end, place, 2)] == ["b"]
+    assert [job.id for job in await lab.store.ended_jobs(page[0].created_at)] == ["c"]
+    assert await lab.store.ended_jobs(page[0].created_at, place) == []
+
+
+@clause
 async def a_purge_and_what_follows_it_in_one_batch_see_each_other(lab: Lab) -> None:
     await _ended(lab, "a", idempotency_key="k", fingerprint="one")
     lab.clock.move(1)

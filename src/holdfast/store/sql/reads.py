@@ -19,6 +19,7 @@ from holdfast.store.rows import OUTDATED, Evidence, Job, Signal, WorkerCard, reb
 from holdfast.store.run_queries import (
     BuildCounts,
     Counts,
+    EndedJob,
     ExportRow,
     IndexEntries,
     RecordCounts,
@@ -180,6 +181,12 @@ class SqlReads(ABC):
     async def kept_jobs(self, build: str, after: str | None = None, limit: int = 100) -> list[Job]:
         rows = await self._read_many(self._reads.kept_jobs, (build, after or "", limit), job_of)
         return [await self._up_to_date(row) for row in rows]
+
+    async def ended_jobs(
+        self, before: float, after: tuple[float, str] | None = None, limit: int = 1000
+    ) -> list[EndedJob]:
+        place = after if after is not None else (-1.0, "")
+        return await self._read_many(self._reads.ended_jobs, (before, *place, limit), lambda row: EndedJob(*row))
 
     async def build_counts(self) -> BuildCounts:
         return build_counts_of(await self._read_many(self._reads.build_counts, (), tuple))

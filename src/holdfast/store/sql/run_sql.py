@@ -145,6 +145,14 @@ class ReadSql:
         self.blob = f"SELECT content FROM {schema}blobs WHERE job = {mark} AND blob = {mark} AND number = {mark}"
         self.marks = f"SELECT {event_columns} FROM {schema}events WHERE job {{}} AND payload{as_text} LIKE {mark}"
         self._of_builds(mark, schema, build, by_build)
+        self._of_retention(mark, schema)
+
+    def _of_retention(self, mark: str, schema: str) -> None:
+        self.ended_jobs = (
+            f"SELECT id, created_at, updated_at, plugin, entry, state FROM {schema}jobs WHERE state IN ('completed',"
+            f" 'failed', 'cancelled') AND created_at <= {mark} AND (created_at, id) > ({mark}, {mark})"
+            f" ORDER BY created_at, id LIMIT {mark}"
+        )
 
     def _of_builds(self, mark: str, schema: str, build: str, by_build: str) -> None:
         kept = (
