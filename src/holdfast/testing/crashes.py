@@ -136,14 +136,15 @@ def _options(kwargs: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, str] | 
     signals = kwargs.pop("signals", None)
     if signals is not None and not isinstance(signals, Mapping):
         raise InvalidArguments("signals", f"must be a dict of keys and payloads, got {signals!r:.80}")
-    only = kwargs.pop("only", None)
-    if only is not None:
-        match only:
-            case (int(), str() as mode) if mode in MODES:
-                pass
-            case _:
-                modes = ", ".join(map(repr, MODES))
-                raise InvalidArguments("only", f"must be the number of a commit and one of {modes}; got {only!r:.80}")
+    only: tuple[int, str] | None = None
+    match kwargs.pop("only", None):
+        case None:
+            pass
+        case (int() as number, str() as mode) if mode in MODES:
+            only = number, mode
+        case wrong:
+            modes = ", ".join(map(repr, MODES))
+            raise InvalidArguments("only", f"must be the number of a commit and one of {modes}; got {wrong!r:.80}")
     return dict(signals or {}), only, bool(kwargs.pop("may_fail", False))
 
 
