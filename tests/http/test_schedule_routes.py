@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import App
+from holdfast.clock import ManualClock
 from holdfast.http.handlers import schedules
+from holdfast.schedules.definition import define
+from holdfast.schedules.schedule import JobTemplate
 from holdfast.server import asgi
+from holdfast.store.schedule_commands import CreateSchedule
+from holdfast.store.sqlite.store import SqliteStore
 from support.stories import play
 from support.web import jobs, near, serving
 
@@ -43,6 +49,34 @@ def test_more_outcomes_than_a_request_may_cost_are_refused(tmp_path: Path) -> No
                 assert (await client.get(path, params={"outcomes": 50})).status_code == 200
                 assert (await client.get(path, params={"outcomes": 51})).status_code == 422
                 assert (await client.get(path, params={"outcomes": -1})).status_code == 422
+        await app.aclose()
+
+    play(story())
+
+
+def test_metrics_tell_how_long_the_oldest_tick_has_waited(tmp_path: Path) -> None:
+    clock = ManualClock()
+    begun = time.time() - 2 * 3600
+    clock.move(begun - clock.now())
+    app = jobs(App("shop", f"sqlite:///{tmp_path / 'jobs.db'}"))
+
+    async def scraped() -> float:
+        async with near(app) as client:
+            text = (await client.get("/metrics")).text
+        return float(text.partition("\nholdfast_schedule_lag_seconds ")[2].partition("\n")[0])
+
+    async def story() -> None:
+        assert await scraped() == 0
+        store = SqliteStore(tmp_path / "jobs.db", clock)
+        template = JobTemplate(plugin="shop", entry="greet", args={"name": "ada"})
+        command = CreateSchedule(plugin="shop", name="old", definition=define(every="1h"), template=template)
+        (row,) = await store.commit([command])
+        await store.close()
+        assert begun < row.due_at <= begun + 3600
+        earliest = time.time() - row.due_at
+        assert earliest <= await scraped() <= time.time() - row.due_at
+        await app.schedules.apause("old")
+        assert await scraped() == 0
         await app.aclose()
 
     play(story())

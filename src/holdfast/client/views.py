@@ -174,6 +174,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
         oldest_due_seconds: How long the oldest due job has waited for a worker. None if no job waits.
         workers: Number of live workers.
         asks: Number of runs with a call in doubt, which wait for an operator's answer. Counted up to 1000.
+        schedule_lag_seconds: How long the oldest due tick of a schedule has waited for a worker. None if no tick waits.
     """
 
     now: float
@@ -182,3 +183,4 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     oldest_due_seconds: float | None
     workers: int
     asks: int = 0
+    schedule_lag_seconds: float | None = None

@@ -82,6 +82,7 @@ async def stats(store: Store) -> Stats:
     alive = [card for card in await store.workers() if now - card.seen_at <= card.lease_seconds]
     counts = await store.counts()
     oldest = max(0.0, now - counts.oldest_due) if counts.oldest_due is not None else None
+    lag = max(0.0, now - counts.oldest_tick) if counts.oldest_tick is not None else None
     asking = await store.records(RunFilter(asks=True), ASKS_MAX)
     return Stats(
         now=now,
@@ -90,6 +91,7 @@ async def stats(store: Store) -> Stats:
         oldest_due_seconds=oldest,
         workers=len(alive),
         asks=len(asking),
+        schedule_lag_seconds=lag,
     )
 
 

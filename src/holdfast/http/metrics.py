@@ -79,6 +79,8 @@ class Metrics:
                 _family("queue_jobs", "gauge", "Open jobs, by queue and kind.", queues),
                 _family("oldest_due_seconds", "gauge", "Seconds since the oldest due job became due.",
                         [({}, stats.oldest_due_seconds or 0.0)]),
+                _family("schedule_lag_seconds", "gauge", "Seconds since the oldest tick without an outcome became due.",
+                        [({}, stats.schedule_lag_seconds or 0.0)]),
                 _family("runs_in_doubt", "gauge", "Runs with a call in doubt, up to 1000.", [({}, stats.asks)]),
                 _family("workers", "gauge", "Workers with a recent heartbeat.", [({}, stats.workers)]),
             ]  # fmt: skip

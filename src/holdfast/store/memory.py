@@ -736,7 +736,8 @@ class MemoryStore(ScheduleTable):
                 queues[job.queue, "delayed" if delayed else job.state.value] += 1
                 due += [job.due_at] if job.state is JobState.QUEUED and not delayed else []
         counted = [(queue, state, count) for (queue, state), count in queues.items()]
-        return counts_of(list(runs.items()), counted, min(due, default=None))
+        ticks = [row.due_at for row in self._schedules.values() if row.due_at is not None and row.due_at <= now]
+        return counts_of(list(runs.items()), counted, min(due, default=None), min(ticks, default=None))
 
     async def window_counts(self, window: Window) -> WindowCounts:
         listed = sorted(self._jobs.values(), key=lambda job: job.id, reverse=True)

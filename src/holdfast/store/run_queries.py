@@ -77,11 +77,15 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Numbers of newest runs by status and of open jobs by queue and state, and the oldest due time."""
+    """Numbers of newest runs by status and of open jobs by queue and state, and the oldest due times.
+
+    `oldest_tick` is when the oldest tick of a schedule became due that has no outcome yet.
+    """
 
     runs: dict[str, int]
     queues: dict[str, dict[str, int]]
     oldest_due: float | None
+    oldest_tick: float | None = None
 
 
 class BuildCounts(msgspec.Struct, frozen=True):
@@ -263,9 +267,9 @@ def build_counts_of(rows: Iterable[Any]) -> BuildCounts:
     return counts
 
 
-def counts_of(runs: list[Any], queues: list[Any], oldest: float | None) -> Counts:
+def counts_of(runs: list[Any], queues: list[Any], oldest: float | None, tick: float | None) -> Counts:
     """Return the counts from rows of the database."""
     by_queue: dict[str, dict[str, int]] = {}
     for queue, state, count in queues:
         by_queue.setdefault(queue, {})[state] = count
-    return Counts(dict(runs), by_queue, oldest)
+    return Counts(dict(runs), by_queue, oldest, tick)

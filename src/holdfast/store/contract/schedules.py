@@ -106,6 +106,19 @@ async def the_next_tick_is_a_due_time_of_the_store(lab: Lab) -> None:
 
 
 @clause
+async def the_oldest_tick_without_an_outcome_is_counted(lab: Lab) -> None:
+    assert (await lab.store.counts()).oldest_tick is None
+    row = await _create(lab, jitter="10m")
+    await _create(lab, "later", every="1d")
+    assert (await lab.store.counts()).oldest_tick is None, "none is due yet"
+    assert row.due_at is not None
+    lab.clock.move(row.due_at - lab.clock.now() + 30)
+    assert (await lab.store.counts()).oldest_tick == row.due_at
+    await _advance(lab)
+    assert (await lab.store.counts()).oldest_tick is None
+
+
+@clause
 async def ticks_of_two_advances_in_one_batch_fire_once(lab: Lab) -> None:
     for number in range(5):
         await _create(lab, f"s{number}", catch_up="all", overlap="allow")

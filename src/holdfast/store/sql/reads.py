@@ -202,7 +202,8 @@ class SqlReads(ABC):
         now = await self.now()
         queues = await self._read_many(self._reads.count_queues, (now,), tuple)
         oldest = await self._read_many(self._reads.oldest_due, (now,), tuple)
-        return counts_of(await self._read_many(self._reads.count_runs, (), tuple), queues, oldest[0][0])
+        tick = await self._read(self._reads.oldest_tick, (now,))
+        return counts_of(await self._read_many(self._reads.count_runs, (), tuple), queues, oldest[0][0], tick[0][0])
 
     async def window_counts(self, window: Window) -> WindowCounts:
         return window_counts_of(await self._read_many(*self._reads.window_counts(window), tuple))

@@ -121,6 +121,7 @@ class ReadSql:
             f"SELECT queue, CASE WHEN state = 'queued' AND due_at > {mark} THEN 'delayed' ELSE state END, count(*)"
             f" FROM {open_jobs} GROUP BY 1, 2"
         )
+        self.oldest_tick = f"SELECT min(due_at) FROM {schema}schedules WHERE due_at <= {mark}"
         self.oldest_due = f"SELECT min(due_at) FROM {open_jobs} AND state = 'queued' AND due_at <= {mark}"
         self.exports = (
             f"SELECT {', '.join(_EXPORT_COLUMNS)} FROM {schema}exports"
