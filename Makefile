@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans schedules ticks scenarios programs exact neighbours silence nightly servers bench profile compare fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans schedules ticks scenarios programs exact neighbours silence nightly servers bench profile pythons compare fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -159,6 +159,10 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 profile: $(READY)  ## show where the time of a step and of a tool goes, in microseconds by part
 	$(BIN)/python bench/step_profile.py
 	$(BIN)/python bench/step_profile.py --tool
+
+PYTHONS ?= $(PYTHON)
+pythons: $(READY)  ## measure steps, tools and jobs on each of PYTHONS="python3.11 python3.14", as ratios to the first
+	$(BIN)/python bench/pythons.py $(PYTHONS)
 
 compare: $(READY)  ## measure Holdfast beside its peers, and write docs/benchmarks.md; QUICK=1 measures little
 	PYTHONPATH="$(CURDIR)/bench" $(BIN)/python -m compare $(if $(QUICK),--quick) $(if $(FLOORS),--floors)
