@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import subprocess
+import sys
 import textwrap
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -338,6 +340,39 @@ def test_many_runs_are_checked_by_several_processes_with_the_same_result(shell: 
     two = shell.json("check", "shop.py", "--processes", "2")
     assert (one["checked"], one["counts"]) == (250, {"shop.work": {"fits": 250}})
     assert {**one, "at": 0} == {**two, "at": 0}
+
+
+STUCK = """
+import os, sys, time
+from holdfast import App, Config
+from holdfast.deploys import store_check
+
+def load():
+    app = App("shop", config=Config(url=sys.argv[1]))
+
+    @app.job
+    async def work() -> None:
+        print("checking", flush=True)
+        time.sleep(3600)
+
+    return app
+
+if __name__ == "__main__":
+    load().start("work")
+    store_check.CHUNK = store_check.FEW = 1  # so that another process checks it
+    store_check.check_store(load, load(), processes=1 + 1)
+"""
+
+
+def test_the_processes_of_a_check_end_with_it_also_if_it_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "stuck.py"
+    script.write_text(STUCK)
+    command = [sys.executable, str(script), f"sqlite:///{tmp_path / 'jobs.db'}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as checking:
+        assert checking.stderr is not None
+        assert any("checking" in line for line in checking.stderr)
+        checking.kill()
+        checking.communicate(timeout=60)  # standard error ends when no process has it open
 
 
 def test_the_report_for_ci_has_a_case_per_run_that_would_stop(shell: Shell) -> None:

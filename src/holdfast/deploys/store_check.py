@@ -13,6 +13,7 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -285,9 +286,18 @@ class _Process:
 def _begin(load: Callable[[], App]) -> None:
     """Load the code in a process of the check. What the code prints goes to standard error."""
     os.dup2(2, 1)
+    threading.Thread(target=_end_with_parent, name="holdfast-parent", daemon=True).start()
     _Process.app = load()
     _Process.reader = open_reader(_Process.app.url)
     _Process.runner = asyncio.Runner()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, also if that was killed: no chunk would come."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _check_chunk(jobs: list[str]) -> list[RunCheck]:
