@@ -149,6 +149,7 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/postgres_growth.py
 	$(BIN)/python bench/schedules.py
 	$(BIN)/python bench/schedules.py --postgres
+	$(BIN)/python bench/retention.py
 	$(BIN)/python bench/gates.py
 	$(BIN)/python bench/latency.py
 	$(BIN)/python bench/latency.py --postgres

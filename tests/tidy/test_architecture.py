@@ -19,8 +19,9 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
-    "config": {"errors"},
+    "config": {"errors", "retention_rules"},
     "durations": set(),
+    "retention_rules": {"durations"},
     "ids": set(),
     "machines": {"errors"},
     "ready": {"machines", "errors"},
@@ -43,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engine",
         "config",
         "durations",
+        "retention_rules",
         "ids",
         "errors",
     }

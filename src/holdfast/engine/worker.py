@@ -64,7 +64,7 @@ from holdfast.store.effects import EffectStore
 
 CLAIM_MAX = 500  # jobs taken by one claim: a claim for many costs little more than for one
 SWEEP_MAX = 100  # jobs, and schedules, that one sweep touches; a full sweep is followed by another at once
-REST_FACTOR = 4  # while jobs wait, schedules rest for so many times as long as their last sweep took
+REST_FACTOR = 6  # while jobs wait, schedules rest for so many times as long as their last sweep took
 REST_LATE_SECONDS = 20.0  # schedules do not rest if a tick is so late; it is missed or caught up after a minute
 STAY_FACTOR = 4  # a job stays in memory at a wait for so many times as long as its last wait took
 STAY_SECONDS_MAX = 0.2  # a job that would stay longer is suspended at once
