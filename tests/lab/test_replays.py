@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import uuid
@@ -112,5 +113,46 @@ async def holdfasts_own() -> str:
 
 def test_the_clock_of_holdfast_is_recorded(lab: Lab) -> None:
     run = lab.start(holdfasts_own)
+    lab.result(run)
+    assert lab.replays(run).warnings == []
+
+
+TOTAL = 0
+SEEN: dict[str, int] = {}
+PRICES = {"A1": 5}
+
+
+@app.step
+async def count() -> None:
+    """Count in variables of the process."""
+    global TOTAL  # noqa: PLW0603 - the bug
+    TOTAL += 1
+    SEEN["count"] = TOTAL
+    os.remove("/nowhere/at-all") if TOTAL < 0 else None  # noqa: PTH107 - a function of a module changes no variable
+
+
+@app.job
+async def a_total() -> int:
+    await count()
+    return TOTAL + len(SEEN)
+
+
+@app.job
+async def constants() -> str:
+    seen = {"b", "a"}
+    names = [name for name in sorted(seen) if name in seen]
+    return await note(f"{os.sep}{PRICES['A1']}{names}{sum(len(name) for name in seen)}")
+
+
+def test_variables_that_a_step_changes_are_named_and_constants_are_not(lab: Lab) -> None:
+    run = lab.start(a_total)
+    lab.result(run)
+    with pytest.warns(HoldfastTestWarning, match="(TOTAL|SEEN) is not a variable of the job: count changes it"):
+        report = lab.replays(run)
+    assert [text.partition("py:")[2].partition(": ")[2].partition(" ")[0] for text in report.warnings] == [
+        "TOTAL",
+        "SEEN",
+    ]
+    run = lab.start(constants)
     lab.result(run)
     assert lab.replays(run).warnings == []

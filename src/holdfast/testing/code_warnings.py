@@ -25,7 +25,7 @@ import sys
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -92,36 +92,34 @@ def _read(function: Callable[..., Any]) -> _Reader | None:
     return reader
 
 
-def _changed_outside(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the names outside of functions that functions of a module change, and one function that does."""
+def _changed_outside(function: Callable[..., Any]) -> tuple[dict[str, str], set[str]]:
+    """Return the names outside of functions that a module's functions change, with one that does; and the assigned."""
     module = sys.modules.get(function.__module__)
     try:
         tree = ast.parse(inspect.getsource(module)) if module is not None else ast.Module([], [])
     except (OSError, TypeError, SyntaxError):
-        return {}
+        return {}, set()
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-    return {name: outer.name for outer in functions for name in _changes(outer)}
+    changed = {name: outer.name for outer in functions for name in _changes(outer)}
+    return changed, {name for outer in functions for name in _assigned_outside(outer)}
 
 
 def _changes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     """Return the names outside of a function that it assigns, or whose values it changes."""
     inside = [node for statement in function.body for node in _own_nodes(statement)]
-    outer = {name for node in inside if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
-    arguments = function.args
+    outer, arguments = _assigned_outside(function), function.args
     own = {argument.arg for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]}
     own |= {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    changed = {
-        node.func.value.id
-        for node in inside
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES
-        and isinstance(node.func.value, ast.Name)
-    }  # fmt: skip
-    changed |= {
-        node.value.id
-        for node in inside
-        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and isinstance(node.value, ast.Name)
-    }
-    return outer | (changed - (own - outer))
+    called = [node.func for node in inside if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    changed = [attribute.value for attribute in called if attribute.attr in CHANGES]
+    changed += [node.value for node in inside if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)]
+    return outer | ({value.id for value in changed if isinstance(value, ast.Name)} - (own - outer))
+
+
+def _assigned_outside(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """Return the names that a function declares as global or nonlocal."""
+    inside = [node for statement in function.body for node in _own_nodes(statement)]
+    return {name for node in inside if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -148,7 +146,7 @@ class _Reader(ast.NodeVisitor):
             except ValueError:  # not assigned yet
                 continue
         self._locals = set(getattr(code, "co_varnames", ()))
-        self._changed = _changed_outside(function)
+        self._changed, self._assigned = _changed_outside(function)
         self._sets: set[str] = set()  # names that hold sets
         self.found: list[str] = []
         self.helpers: list[FunctionType] = []
@@ -202,7 +200,11 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         writer = self._changed.get(node.id)
-        if writer is not None and isinstance(node.ctx, ast.Load) and node.id not in self._locals:
+        value = self._known.get(node.id)
+        is_container = isinstance(value, (MutableSequence, MutableMapping, MutableSet))
+        if writer is None or not (is_container or node.id in self._assigned):
+            return  # os.remove(path) does not change the module
+        if isinstance(node.ctx, ast.Load) and node.id not in self._locals:
             why = f"{writer} changes it, and another process would not see that"
             self._note(node, f"{node.id} is not a variable of the job: {why}. Pass results of steps instead")
 
