@@ -39,12 +39,18 @@ def test_a_list_has_the_newest_outcomes_in_pages_of_bounded_size(
     app.close()
 
 
-def test_more_outcomes_than_a_request_may_cost_are_refused(tmp_path: Path) -> None:
+def test_no_request_reads_more_outcomes_than_it_may_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedules, "WITH_OUTCOMES_MAX", 2)
     app = jobs(App("shop", f"sqlite:///{tmp_path / 'jobs.db'}"))
 
     async def story() -> None:
-        await app.schedules.acreate("hourly", "greet", args={"name": "ada"}, every="1h")
+        for name in ("hourly", "other", "third"):
+            await app.schedules.acreate(name, "greet", args={"name": "ada"}, every="1h")
         async with near(app) as client:
+            for outcomes, count in ((0, 3), (1, 2)):
+                asked = {"limit": 1000, "outcomes": outcomes}
+                found = (await client.get("/api/v1/schedules", params=asked)).json()
+                assert (len(found["items"]), found["next"] is None) == (count, count == 3)
             for path in ("/api/v1/schedules", "/api/v1/schedules/hourly"):
                 assert (await client.get(path, params={"outcomes": 50})).status_code == 200
                 assert (await client.get(path, params={"outcomes": 51})).status_code == 422
