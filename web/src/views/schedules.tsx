@@ -298,7 +298,7 @@ function Ticks({ schedule, next }: { schedule: Schedule; next: TickTime[] }) {
               <tr key={tick.at}>
                 <td><T text={minute(tick.local)} />
                   {(tick.mark || tick.excluded) && <p class="tone-timeout"><T text={[MARKS[tick.mark] ?? tick.mark, tick.gap.length ? `${tick.gap.map((one) => one.slice(11, 16)).join(", ")} does not exist` : "", tick.excluded ? "excluded" : ""].filter(Boolean).join("; ")} /></p>}</td>
-                <td class="muted"><T text={minute(tick.utc)} /></td>
+                <td class="muted nowrap"><T text={minute(tick.utc)} /></td>
                 <td class="right nowrap">{relative(tick.at)}</td>
               </tr>
             ))}</tbody>
