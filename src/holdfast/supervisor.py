@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Sequence
 from types import FrameType
 
 import click
@@ -18,7 +19,7 @@ from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.ids import new_id
 from holdfast.job_log import log_reclaimed
 from holdfast.parent_death import start_child
-from holdfast.store import Reclaim, ReleaseLeases
+from holdfast.store import Command, Reclaim, ReleaseLeases
 
 LOOK_SECONDS = 0.05  # how often children are checked
 RESTART_SECONDS = 0.5  # the shortest time between two starts of a child
@@ -84,13 +85,18 @@ def _release_leases(app: App, dead: list[str]) -> None:
     """End the leases of dead workers. If the store is unavailable, the next call does it."""
     try:
         if dead:
-            *_, reclaimed = app.store().commit_blocking([*map(ReleaseLeases, dead), Reclaim()])
+            *_, reclaimed = app.store().commit_blocking(released(dead))
             dead.clear()
             app.block(log_reclaimed(app.store(), reclaimed.jobs))
     except StoreReplaced:
         raise
     except StoreUnavailable:
         pass
+
+
+def released(dead: Sequence[str]) -> list[Command]:
+    """Return the commands that end the leases of dead workers, and requeue their jobs in the same transaction."""
+    return [*map(ReleaseLeases, dead), Reclaim()]
 
 
 class _Child:

@@ -6,6 +6,8 @@ counted from an earlier moment. So the attempt stops before the store lets anoth
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.clock import elapsed
 
 STOP_SHARE = 0.8  # share of a lease after which its attempt stops; the rest is for its code to notice
@@ -14,10 +16,11 @@ STOP_SHARE = 0.8  # share of a lease after which its attempt stops; the rest is 
 class Lease:
     """How long one attempt can be certain that no other attempt has its job. Safe from any thread."""
 
-    __slots__ = ("_given_up", "stops_at")
+    __slots__ = ("_given_up", "_steady", "stops_at")
 
-    def __init__(self, sent_at: float, seconds: float) -> None:
+    def __init__(self, sent_at: float, seconds: float, steady: Callable[[], float] = elapsed) -> None:
         self.stops_at = sent_at + seconds * STOP_SHARE
+        self._steady = steady
         self._given_up = False
 
     def renewed(self, sent_at: float, seconds: float) -> None:
@@ -32,4 +35,4 @@ class Lease:
 
     def lasts(self) -> bool:
         """Return whether the attempt may still act."""
-        return not self._given_up and elapsed() < self.stops_at
+        return not self._given_up and self._steady() < self.stops_at

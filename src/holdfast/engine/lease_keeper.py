@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.clock import elapsed
 from holdfast.config import Config
@@ -20,7 +20,7 @@ from holdfast.engine.job_attempt import Attempt
 from holdfast.engine.lease import Lease
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import LoopDied, StoreUnavailable
-from holdfast.store import PutWorker, Reclaim, ReleaseLeases, Renew, Store
+from holdfast.store import Leases, PutWorker, Reclaim, ReleaseLeases, Renew, Store
 
 if TYPE_CHECKING:
     from holdfast.engine.worker import Worker
@@ -70,18 +70,33 @@ class Heartbeat(threading.Thread):
         self.join(STOP_SECONDS)
 
 
+class Renewal(NamedTuple):
+    """A renewal of all leases that is about to be sent."""
+
+    attempts: list[tuple[str, Attempt]]
+    command: Renew
+    sent_at: float
+
+
 class LeaseKeeper:
     """Renews the leases of a worker's attempts, and ends leases that were not renewed in time.
 
     If the worker's loop dies, it gives up all leases. Create it on the worker's loop.
+
+    Args:
+        worker: the worker.
+        store: the store.
+        config: the settings.
+        steady: a clock that never jumps.
     """
 
-    def __init__(self, worker: Worker, store: Store, config: Config) -> None:
+    def __init__(self, worker: Worker, store: Store, config: Config, steady: Callable[[], float] = elapsed) -> None:
+        self._steady = steady
         self._worker = worker
         self._store = store
         self._seconds = config.lease_seconds
         self._loop = asyncio.get_running_loop()
-        self._claim_sent_at = elapsed()
+        self._claim_sent_at = steady()
         self._given_up = False
         every = config.lease_seconds / 3
         self._heartbeat = Heartbeat(self.renew, every)
@@ -99,35 +114,45 @@ class LeaseKeeper:
 
     def claim_sent(self) -> None:
         """Count the leases of the next claim from now: it is about to be sent."""
-        self._claim_sent_at = elapsed()
+        self._claim_sent_at = self._steady()
 
     def claimed(self) -> Lease:
         """Return the lease for a job of the last claim."""
         self.watchdog.wake()
-        return Lease(self._claim_sent_at, self._seconds)
+        return Lease(self._claim_sent_at, self._seconds, self._steady)
 
     def renew(self) -> None:
         """Renew all leases, pass the answer to the worker, then report the worker. May block in the store."""
-        if self._given_up:
+        renewal = self.next_renewal()
+        if renewal is None:
             return
-        attempts = [(job, attempt) for job, attempt in list(self._worker.running.items()) if attempt.lease.lasts()]
-        held = tuple((job, attempt.attempt) for job, attempt in attempts)
-        sent_at = elapsed()
         try:
-            (leases,) = self._store.commit_blocking([Renew(self._worker.name, held, self._seconds)])
+            (leases,) = self._store.commit_blocking([renewal.command])
         except StoreUnavailable:
             return  # the watchdog ends leases that are not renewed in time
-        for job, attempt in attempts:
-            if job not in leases.lost:
-                attempt.lease.renewed(sent_at, self._seconds)
-        self._soon(self._worker.renewed, leases, dict(held))
+        self.renewed(renewal, leases)
         with contextlib.suppress(StoreUnavailable):
             # After the renewal, because a gate may need time to describe itself.
             self._store.commit_blocking([PutWorker(self._worker.card())])
 
+    def next_renewal(self) -> Renewal | None:
+        """Return the renewal to send now, or None if the leases were given up."""
+        if self._given_up:
+            return None
+        attempts = [(job, attempt) for job, attempt in list(self._worker.running.items()) if attempt.lease.lasts()]
+        held = tuple((job, attempt.attempt) for job, attempt in attempts)
+        return Renewal(attempts, Renew(self._worker.name, held, self._seconds), self._steady())
+
+    def renewed(self, renewal: Renewal, leases: Leases) -> None:
+        """Count the leases from a confirmed renewal, and pass the answer to the worker."""
+        for job, attempt in renewal.attempts:
+            if job not in leases.lost:
+                attempt.lease.renewed(renewal.sent_at, self._seconds)
+        self._soon(self._worker.renewed, leases, dict(renewal.command.held))
+
     def end_overdue(self) -> float | None:
         """End the leases that were not renewed in time. Return the seconds until the next one is due, or None."""
-        now = elapsed()
+        now = self._steady()
         attempts = list(self._worker.running.values())
         overdue = [attempt for attempt in attempts if attempt.lease.stops_at <= now and not attempt.lost]
         for attempt in overdue:

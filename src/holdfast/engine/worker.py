@@ -23,7 +23,7 @@ import contextvars
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -91,6 +91,7 @@ class Worker:
         gates: Callable[[], Sequence[Gate]] = tuple,
         clock: Clock | None = None,
         steady: Callable[[], float] = time.monotonic,
+        keeper: Callable[[Worker, Store, Config], LeaseKeeper] = LeaseKeeper,
         on_violation: OnViolation = log_violation,
         on_death: Callable[[LoopDied], object] = lambda _: None,
     ) -> None:
@@ -98,6 +99,7 @@ class Worker:
         self.gate = WorkGate(concurrency or config.concurrency, now=steady, on_violation=on_violation)
         self.running: dict[str, Attempt] = {}  # until their ends are on disk
         self._gates = gates
+        self._make_keeper = keeper
         self._fixed_slots = concurrency is not None
         self._store = store
         self._entries = entries
@@ -110,8 +112,9 @@ class Worker:
         if self._pins and build is None:
             name = ", ".join(sorted(f"{plugin}.{entry}" for plugin, entry in self._pins))
             raise InvalidSetting("build", build, f"{name} has pin=True: set HOLDFAST_BUILD or App(build=…)")
-        self._unsettled: set[Attempt] = set()  # running attempts, and those that later attempts have replaced
-        self._staying: set[Attempt] = set()  # running attempts that may only wait, and give up their slots on request
+        # Dicts, because a set of objects has another order in each process, and a simulation must repeat exactly.
+        self._unsettled: dict[Attempt, None] = {}  # running attempts, and those that later attempts have replaced
+        self._staying: dict[Attempt, None] = {}  # running attempts that may only wait, and give up slots on request
         self._suspended: dict[str, float] = {}  # jobs that were suspended just now, and when: the oldest first
         self._lost_attempts = LostAttempts(self._drop)
         self._stopping = self._gone = self._at_once = False
@@ -152,7 +155,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._context = contextvars.copy_context()  # jobs begin in it, not in that of the job before them
         self._threads = ThreadPool(2 * self.gate.slots + 4, self._loop)  # for a plain job in every slot, and its call
-        self._keeper = LeaseKeeper(self, self._store, self._config)
+        self._keeper = self._make_keeper(self, self._store, self._config)
         unsubscribe = self._store.subscribe(self._on_change)
         end_reloading = watch_settings(self._config, lambda new: self._loop.call_soon_threadsafe(self._reload, new))
         self._keeper.start()
@@ -326,8 +329,8 @@ class Worker:
         if news & ASKED and self.running:
             requests = await self._store.requests_for(self.name)
             self._apply_leases(requests)
-            for job in requests.signalled & self.running.keys():
-                self.running[job].check_inbox()
+            for attempt in self._among(requests.signalled):
+                attempt.check_inbox()
         full = False
         floor = self._store.floor_seconds
         if news & DEATHS or (floor is not None and now - self._looked_at >= floor / 2):
@@ -449,7 +452,7 @@ class Worker:
         if claimed.job.id in self.running:
             self.running[claimed.job.id].lose()  # its lease ran out unnoticed, and this worker claimed the job again
         self.running[claimed.job.id] = attempt
-        self._unsettled.add(attempt)
+        self._unsettled[attempt] = None
         self.gate.busy += 1
         attempt.stay_seconds = self._stay_seconds(claimed.job.id)
         attempt.start(self)
@@ -463,7 +466,7 @@ class Worker:
         """Return whether an attempt that only waits may keep its slot for now: nothing else needs it."""
         if self._stopping or self.gate.busy >= self.gate.slots or attempt.row.queue in self._held_queues():
             return False
-        self._staying.add(attempt)
+        self._staying[attempt] = None
         return True
 
     def _held_queues(self) -> set[str]:
@@ -474,7 +477,7 @@ class Worker:
         """Suspend the attempts that only wait, if their slots or their places in a queue are needed."""
         full, held = self._stopping or self.gate.busy >= self.gate.slots, self._held_queues()
         for attempt in [each for each in self._staying if full or each.row.queue in held]:
-            self._staying.discard(attempt)
+            del self._staying[attempt]
             attempt.leave()
 
     def _note_suspended(self, attempt: Attempt) -> None:
@@ -488,7 +491,7 @@ class Worker:
 
     def freed(self, attempt: Attempt) -> None:
         """Free the slot of an attempt whose code has ended."""
-        self._staying.discard(attempt)
+        self._staying.pop(attempt, None)
         self._note_suspended(attempt)
         self.gate.freed()
         if not (self._stopping or self.abandoned()):
@@ -497,7 +500,7 @@ class Worker:
 
     def settled(self, attempt: Attempt) -> None:
         """Forget an attempt that does nothing more."""
-        self._unsettled.discard(attempt)
+        self._unsettled.pop(attempt, None)
         if attempt.lost:
             self._lost_attempts.lost.append(attempt)
         if self.running.get(attempt.job) is attempt:  # otherwise a later attempt has taken its place
@@ -592,10 +595,14 @@ class Worker:
         self._on_death(error)
 
     def _apply_leases(self, leases: Leases, held: Mapping[str, int] = {}) -> None:
-        for job in leases.lost:
-            if job in self.running and self.running[job].attempt == held.get(job):  # not a later attempt
-                self.running[job].lose()
-        for job in leases.cancel & self.running.keys():
-            self.running[job].cancel()
-        for job in leases.pause & self.running.keys():
-            self.running[job].ask_to_pause()
+        for attempt in self._among(leases.lost):
+            if attempt.attempt == held.get(attempt.job):  # not a later attempt
+                attempt.lose()
+        for attempt in self._among(leases.cancel):
+            attempt.cancel()
+        for attempt in self._among(leases.pause):
+            attempt.ask_to_pause()
+
+    def _among(self, jobs: Collection[str]) -> list[Attempt]:
+        """Return the running attempts at these jobs, in the order of their claims."""
+        return [attempt for job, attempt in self.running.items() if job in jobs] if jobs else []
