@@ -18,6 +18,8 @@ import pytest
 
 from holdfast import App, attempt, now
 from holdfast.authoring.conductor import conductor
+from holdfast.engine.worker import Worker
+from holdfast.engine.worker_gate import SOON_SECONDS
 from holdfast.errors import StoreUnavailable
 from holdfast.group_commit import Journal
 from holdfast.machines import JobState
@@ -378,3 +380,20 @@ def test_a_thread_that_outlives_its_worker_is_told_that_it_is_over(app: App) -> 
     assert left.wait(60)
     assert not isinstance(raised[0], Exception), "which the code would take for a failure of the call"
     gc.collect()
+
+
+def test_a_worker_whose_gate_is_ahead_of_the_time_of_the_store_does_not_spin() -> None:
+    """All slots are taken, and something is due by the gate's clock but not yet by the last known time of the store."""
+
+    async def story() -> None:
+        app = App("shop", config=quick("memory:"))
+        worker = Worker(app.store(), {}, app.config, children=app.submission, concurrency=1)
+        loop = worker._loop = asyncio.get_running_loop()
+        worker._wake, worker._sweep_at = asyncio.Event(), 1000.5
+        worker.gate.busy, worker.gate.fresh = 1, False
+        worker.gate.due(0.0)
+        begun = loop.time()
+        await worker._sleep(1000.0)
+        assert loop.time() - begun >= SOON_SECONDS
+
+    play(story())

@@ -38,7 +38,7 @@ from holdfast.engine.lease_keeper import LeaseKeeper, lose
 from holdfast.engine.lost_attempts import LostAttempts
 from holdfast.engine.store_clock import StoreClock
 from holdfast.engine.thread_pool import ThreadPool
-from holdfast.engine.worker_gate import WorkGate, gate_cards
+from holdfast.engine.worker_gate import SOON_SECONDS, WorkGate, gate_cards
 from holdfast.errors import InvalidSetting, LoopDied, StoreReplaced, StoreUnavailable
 from holdfast.group_commit import Journal
 from holdfast.ids import new_id
@@ -525,7 +525,7 @@ class Worker:
         floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
         if self._sweep_at is None:
             return floor
-        return max(0.001, min(max(self._sweep_at - now, self._rest_seconds(now)), floor))
+        return max(SOON_SECONDS, min(max(self._sweep_at - now, self._rest_seconds(now)), floor))
 
     def _poll(self) -> ReadyState:
         """Poll the gate until it is Ready or Pending. Return that state."""
@@ -540,7 +540,8 @@ class Worker:
             now = self._loop.time() - begun
             wait, longest = self.gate.wake_in_seconds(), self._until(now)
             try:
-                async with asyncio.timeout(min(longest, wait if wait is not None else float("inf"))):
+                # Not shorter: the gate may be ahead of the last known time of the store, and the worker would spin.
+                async with asyncio.timeout(max(SOON_SECONDS, min(longest, wait if wait is not None else longest))):
                     await self._wake.wait()
             except TimeoutError:
                 if wait is not None and wait < longest:
