@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races stores fuzz plans schedules ticks scenarios programs exact neighbours silence nightly servers bench profile pythons compare fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races simulate stores fuzz plans schedules ticks scenarios programs exact neighbours silence nightly servers bench profile pythons compare fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -81,6 +81,12 @@ silence: $(READY)  ## break the network between workers and PostgreSQL, FAULTS=2
 RACES ?= 2000
 races: $(READY)  ## try random orders of ends, cancels and deadlines, RACES=2000, STORE=sqlite or postgres; print the tally
 	$(BIN)/python tools/races.py $(RACES) $(STORE)
+
+SIMULATED = $(if $(filter command line environment,$(origin SEEDS)),$(SEEDS),20000)
+FIRST ?= 0
+simulate: $(READY)  ## simulate workers, clients and faults, SEEDS=20000 from FIRST=0; BUGS=1 finds seeded bugs; print the tally
+	$(COMPILE_ALL)
+	$(BIN)/python tools/simulate.py $(if $(BUGS),--bugs,$(SIMULATED) $(FIRST))
 
 COMPARISONS ?= 500
 stores: $(READY)  ## compare all stores under COMPARISONS=500 random sequences of commands
