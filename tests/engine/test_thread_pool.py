@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
 from holdfast.engine.thread_pool import LoopInbox, ThreadPool
+from support.job_loops import Bench
 from support.stories import play
 
 
@@ -21,7 +23,6 @@ def test_functions_that_wait_for_each_other_run_at_the_same_time() -> None:
         assert sorted(met) == list(range(8)), "each waits for all others, so eight threads were woken"
         again = await asyncio.gather(*(pool.call(lambda: meeting.wait(60)) for _ in range(8)))
         assert sorted(again) == list(range(8)), "the idle threads were woken, too"
-        assert pool.at_work == 0
         pool.shutdown()
 
     play(story())
@@ -31,8 +32,13 @@ def test_a_waiting_function_runs_when_a_thread_becomes_free() -> None:
     async def story() -> None:
         pool = ThreadPool(1, asyncio.get_running_loop())
         begun, gate = threading.Event(), threading.Event()
-        first = asyncio.ensure_future(pool.call(lambda: begun.set() or gate.wait(60)))
-        others = [asyncio.ensure_future(pool.call(lambda number=number: number)) for number in range(100)]
+
+        def block() -> bool:
+            begun.set()
+            return gate.wait(60)
+
+        first = asyncio.ensure_future(pool.call(block))
+        others = [asyncio.ensure_future(pool.call(partial(int, number))) for number in range(100)]
         await asyncio.to_thread(begun.wait, 60)
         assert pool.at_work == 101
         gate.set()
@@ -63,7 +69,6 @@ def test_a_call_that_was_given_up_is_not_made_or_keeps_no_place() -> None:
         assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
         assert await pool.call(lambda: "next") == "next", "the abandoned thread has lost its place"
         gate.set()
-        assert pool.at_work == 0
         pool.shutdown()
 
     play(story())
@@ -96,14 +101,15 @@ def test_the_caller_gets_each_error_and_the_thread_goes_on(raised: BaseException
 def test_reports_of_threads_wake_the_loop_once_and_keep_their_order() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        inbox, seen, wakes = LoopInbox(loop), [], 0
+        inbox, wakes = LoopInbox(loop), 0
+        seen: list[int] = []
 
         def count_wakes(callback: Any, *args: Any, context: Any = None) -> Any:
             nonlocal wakes
             wakes += 1
             return type(loop).call_soon_threadsafe(loop, callback, *args, context=context)
 
-        loop.call_soon_threadsafe = count_wakes  # type: ignore[method-assign]  # - it counts, and passes all on
+        loop.call_soon_threadsafe = count_wakes  # type: ignore[method-assign,assignment]  # - it counts, and passes all on
 
         def report() -> None:
             inbox.put(seen.append, 0)
@@ -120,6 +126,18 @@ def test_reports_of_threads_wake_the_loop_once_and_keep_their_order() -> None:
         inbox.put(seen.append, 100)
         await asyncio.sleep(0)
         assert (seen[-1], wakes) == (100, 2)
+
+    play(story())
+
+
+def test_callbacks_and_durable_calls_of_a_thread_keep_their_order() -> None:
+    async def story() -> None:
+        bench, order = Bench(), list[str]()
+        bench.threads.inbox.put(order.append, "of another thread")  # it has woken the loop already
+        bench.loop.call_soon_threadsafe(order.append, "callback")
+        bench.threads.inbox.put(order.append, "call")
+        await asyncio.sleep(0)
+        assert order == ["of another thread", "callback", "call"]
 
     play(story())
 

@@ -125,7 +125,7 @@ class Attempt:
         self.budget_limits = created.get("budget")
         self.held_by: dict[str, str] = {}  # call → name of the gate it waits for
         self._function = function
-        self._threads = threads
+        self.threads = threads
         self._effects = effects
         self._submission = children
         self.under_way: set[asyncio.Task[Any]] = set()  # calls that run on the worker's loop
@@ -182,7 +182,7 @@ class Attempt:
         self._host = host
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self.code = JobCode(self, self.job, self.replay, self.loop, self._threads)
+        self.code = JobCode(self, self.job, self.replay, self.loop, self.threads)
         self._timer = self._deadline_timer()
         context = self._context = contextvars.copy_context()
         context.run(self._set_up)
@@ -792,7 +792,7 @@ class Attempt:
     async def in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         """Run the plain function of a call in a thread, in the current context."""
         context = contextvars.copy_context()
-        return await self._threads.call(lambda: context.run(function, **kwargs))
+        return await self.threads.call(lambda: context.run(function, **kwargs))
 
     # Events. The journal gathers them while the code runs on, and counts those that are on disk. A refused write, or
     # one with an unknown result, ends the attempt. The attempt writes nothing after it.

@@ -38,7 +38,7 @@ import msgspec
 
 from holdfast.authoring.conductor import conductor, job_thread
 from holdfast.authoring.functions import Call
-from holdfast.engine.thread_pool import as_runtime_error
+from holdfast.engine.thread_pool import ThreadPool, as_runtime_error
 from holdfast.errors import NotInJobCode, NotRecorded
 
 # Code of the job completes the futures of these modules: locks, queues, `wait`, `shield`, task groups.
@@ -211,7 +211,7 @@ class JobLoop(asyncio.AbstractEventLoop):
     """
 
     def __init__(
-        self, host: asyncio.AbstractEventLoop, threads: Executor, wake: Callable[[], None], salt: int = 0
+        self, host: asyncio.AbstractEventLoop, threads: ThreadPool, wake: Callable[[], None], salt: int = 0
     ) -> None:
         self.host = host
         self._empty_context = contextvars.Context()  # not shared: only one thread at a time can enter a context
@@ -263,7 +263,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
         handle = _Handle(callback, args, context if context is not None else contextvars.copy_context())
-        self.host.call_soon_threadsafe(self._enter, handle, context=self._empty_context)
+        self._threads.inbox.put(self._enter, handle)  # in order with the durable calls of the same thread
         return handle
 
     def _enter(self, handle: _Handle) -> None:
@@ -640,7 +640,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def _thread_done(self, native: Native) -> None:
         try:
-            self.host.call_soon_threadsafe(self.complete, native, context=self._empty_context)
+            self._threads.inbox.put(self.complete, native)
         except RuntimeError:
             return  # the worker's loop is closed
 

@@ -69,7 +69,7 @@ class ReportWriter:
         if self._attempt.in_loop():
             self._take()
         else:
-            self._attempt.loop.call_soon_threadsafe(self._take)
+            self._attempt.threads.inbox.put(self._take)  # before the end of the call that reports it
 
     def _take(self) -> None:
         self._unwritten = True
