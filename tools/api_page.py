@@ -10,7 +10,9 @@ import holdfast
 from holdfast import App, RunHandle
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.client.interface import Client
+from holdfast.client.schedules.schedules_interface import Backfill, ScheduleInfo, Schedules, TickTime
 from holdfast.errors import HoldfastError
+from holdfast.schedules.outcome import TickOutcome
 
 __all__ = ["api_page"]
 
@@ -19,20 +21,28 @@ HEAD = """\
 
 <!-- Made by `make docs` from the docstrings of the package. Do not edit. -->
 
-`from holdfast import …` gives every name on this page, except `JobFunction` and `Call`, which decorators return. Most
-methods exist twice: `start` blocks, and `astart` is a coroutine. The page lists the plain one. [Job code](job-code.md)
-says what works inside a job.
+`from holdfast import …` gives every name on this page, except `JobFunction` and `Call`, which decorators return, and
+`Schedules`, which is `app.schedules`, with what its methods return. Most methods exist twice: `start` blocks, and
+`astart` is a coroutine. The page lists the plain one. [Job code](job-code.md) says what works inside a job.
 
 | you want the options of | see |
 |---|---|
 | `@app.job`, `@app.step`, `@app.tool` | [job](#job), [step](#step), [tool](#tool) |
 | one start of a job: `checkout.options(…).start(…)` | [JobFunction](#jobfunction) |
 | one call of a step or tool: `charge.options(…)(…)` | [Call](#call) |
+| `@app.schedule` | [schedule](#schedule) |
 | an app, a worker, a server | [Settings](settings.md) |
 """
 
 # What a decorator returns. Only these methods are for users.
 RETURNED = {JobFunction: ("start", "options"), Call: ("options",)}
+OF_SCHEDULES = {
+    Schedules: tuple(name for name in vars(Schedules) if f"a{name}" in vars(Schedules)),
+    ScheduleInfo: (),
+    TickOutcome: (),
+    TickTime: (),
+    Backfill: (),
+}
 SECTIONS = ("Args", "Options of the decorator", "Attributes", "Raises", "Returns", "Yields")
 PAIRS = {f"a{name}" for name in vars(Client) if f"a{name}" in vars(Client)}
 
@@ -50,7 +60,8 @@ def api_page() -> str:
     for name, thing in classes.items():
         parts += [_described(name, thing, "##"), *_methods(thing)]
         if thing is RunHandle:
-            parts += [part for kind, methods in RETURNED.items() for part in _returned(kind, methods)]
+            returned = RETURNED | OF_SCHEDULES
+            parts += [part for kind, methods in returned.items() for part in _returned(kind, methods)]
     rows = [f"| `{name}` | {_cell(thing)} |" for name, thing in errors.items()]
     parts.append(
         "## Errors\n\n`holdfast.errors` has the whole tree.\n\n| error | means |\n|---|---|\n" + "\n".join(rows) + "\n"

@@ -78,6 +78,7 @@ LONG = {
     "errors.py": "the tree of errors",
     "schedules/decision.py": "every decision about one schedule, for ticks and for commands",
     "store/commands.py": "every command of the engine, one struct each",
+    "store/contract/schedules.py": "every clause about schedules, one function each",
     "store/decide.py": "what each command means, one decision each",
     "store/sql/run_sql.py": "the statements of every read",
     "store/sql/batch.py": "what every command does in a transaction, for all SQL backends",

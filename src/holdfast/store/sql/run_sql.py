@@ -102,14 +102,6 @@ class ReadSql:
             f" WHERE job = {mark} ORDER BY at, node, attempt, number LIMIT {mark} OFFSET {mark}"
         )
         self.workers = f"SELECT card, started_at, seen_at, build FROM {schema}workers ORDER BY name"
-        self.schedule = f"SELECT row FROM {schema}schedules WHERE id = {mark}"
-        self.schedules = f"SELECT row FROM {schema}schedules WHERE id > {mark} ORDER BY id LIMIT {mark}"
-        # With a place for the streams, each with the number of the event before the first that is read.
-        self.outcomes = (
-            f"SELECT e.job, e.type, e.payload{as_text}, e.at, (SELECT j.status FROM {schema}jobs j"
-            f" WHERE j.id = {started_run}) FROM {{}} JOIN {schema}events e ON e.job = s.stream AND e.seq > s.after"
-            f" WHERE e.type IN ({', '.join(map(repr, KINDS))}) ORDER BY e.job, e.seq DESC"
-        )
         self._mark = mark
         self._schema = schema
         open_jobs = f"{schema}jobs WHERE {_IS_OPEN}"
@@ -121,7 +113,6 @@ class ReadSql:
             f"SELECT queue, CASE WHEN state = 'queued' AND due_at > {mark} THEN 'delayed' ELSE state END, count(*)"
             f" FROM {open_jobs} GROUP BY 1, 2"
         )
-        self.oldest_tick = f"SELECT min(due_at) FROM {schema}schedules WHERE due_at <= {mark}"
         self.oldest_due = f"SELECT min(due_at) FROM {open_jobs} AND state = 'queued' AND due_at <= {mark}"
         self.exports = (
             f"SELECT {', '.join(_EXPORT_COLUMNS)} FROM {schema}exports"
@@ -147,6 +138,7 @@ class ReadSql:
         self.marks = f"SELECT {event_columns} FROM {schema}events WHERE job {{}} AND payload{as_text} LIKE {mark}"
         self._of_builds(mark, schema, build, by_build)
         self._of_retention(mark, schema)
+        self._of_schedules(mark, schema, as_text, started_run)
 
     def _of_retention(self, mark: str, schema: str) -> None:
         self.ended_jobs = (
@@ -154,6 +146,17 @@ class ReadSql:
             f" 'failed', 'cancelled') AND created_at <= {mark} AND (created_at, id) > ({mark}, {mark})"
             f" ORDER BY created_at, id LIMIT {mark}"
         )
+
+    def _of_schedules(self, mark: str, schema: str, as_text: str, started_run: str) -> None:
+        self.schedule = f"SELECT row FROM {schema}schedules WHERE id = {mark}"
+        self.schedules = f"SELECT row FROM {schema}schedules WHERE id > {mark} ORDER BY id LIMIT {mark}"
+        # With a place for the streams, each with the number of the event before the first that is read.
+        self.outcomes = (
+            f"SELECT e.job, e.type, e.payload{as_text}, e.at, (SELECT j.status FROM {schema}jobs j"
+            f" WHERE j.id = {started_run}) FROM {{}} JOIN {schema}events e ON e.job = s.stream AND e.seq > s.after"
+            f" WHERE e.type IN ({', '.join(map(repr, KINDS))}) ORDER BY e.job, e.seq DESC"
+        )
+        self.oldest_tick = f"SELECT min(due_at) FROM {schema}schedules WHERE due_at <= {mark}"
 
     def _of_builds(self, mark: str, schema: str, build: str, by_build: str) -> None:
         kept = (
