@@ -24,7 +24,7 @@ from typing import Any
 import psycopg
 
 from holdfast import App, Config
-from holdfast.client.retention import BATCH
+from holdfast.client.retention.removal import BATCH
 from holdfast.store import Purge
 from holdfast.store.postgres.statements import Statements
 from postgres_server import Measured, measured

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import InvalidSetting, shown_url
-from holdfast.retention_rules import Rules, rules_of
+from holdfast.schedules.retention_rules import Rules, rules_of
 
 PAYLOAD_BYTES_LIMIT = 8 * 1024 * 1024  # half the size of an event: a value fits with everything around it
 BUILD_MAX = 128  # characters; every attempt and its run keep it

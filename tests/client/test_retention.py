@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from holdfast import App, Config, wait_for
 from holdfast.cli.main import main
-from holdfast.client import retention
+from holdfast.client.retention import removal
 from holdfast.errors import InvalidArguments, StoreUnavailable, UnknownJob
 from holdfast.store import Purge
 from support.postgres import fresh_schema, fresh_url, server
@@ -51,7 +51,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
 def test_ended_runs_are_removed_in_batches_with_their_files_and_active_ones_never(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 3)
+    monkeypatch.setattr(removal, "BATCH", 3)
     names = app.start_many("work", [{"number": number} for number in range(-2, 6)])
     waiting = app.start("patient")
     app.worker().run(until_idle=True)

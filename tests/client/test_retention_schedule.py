@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 from holdfast import App, Config
 from holdfast.cli.main import main
-from holdfast.client import retention_schedule
 from holdfast.client.builtin_jobs import BuiltinJobs
+from holdfast.client.retention import retention_schedule
 from holdfast.clock import ManualClock
 from holdfast.errors import InvalidSetting
-from holdfast.retention_rules import rules_of, tick_seconds
+from holdfast.schedules.retention_rules import rules_of, tick_seconds
 from holdfast.store import Cancel, Store
 from support.clocked import opened
 from support.faults import FaultyStore

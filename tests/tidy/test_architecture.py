@@ -19,9 +19,8 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
-    "config": {"errors", "retention_rules"},
+    "config": {"errors", "schedules"},
     "durations": set(),
-    "retention_rules": {"durations"},
     "ids": set(),
     "machines": {"errors"},
     "ready": {"machines", "errors"},
@@ -44,7 +43,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engine",
         "config",
         "durations",
-        "retention_rules",
         "ids",
         "errors",
     }
@@ -65,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 # Files with more than 400 lines, and why each is one subject that is better left whole.
 LONG = {
+    "authoring/signature.py": "the arguments and the result of one function, to and from JSON",
     "client/app.py": "the public API of an app, one method per verb",
     "client/interface.py": "every verb of a client, async and plain",
     "client/remote/client.py": "the verbs of a client over HTTP, one method each",

@@ -51,7 +51,7 @@ from holdfast.client.overview.story_cache import StoryCache
 from holdfast.client.plans import Planning
 from holdfast.client.portal import Portal
 from holdfast.client.process_fork import abandon_store, leave
-from holdfast.client.retention import ENDED, evict, evict_audit, purge, remove_jobs
+from holdfast.client.retention.removal import ENDED, evict, evict_audit, purge, remove_jobs
 from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.run_reads import RunWatcher, content, exported, watch
 from holdfast.client.schedules.store_schedules import StoreSchedules, declaration_of
@@ -82,7 +82,7 @@ from holdfast.machines.keys import BUDGET_KEY, BUILTIN
 from holdfast.machines.run_projection import run_name
 from holdfast.plans.builder import Draft
 from holdfast.plans.model import Plan
-from holdfast.retention_rules import Retention
+from holdfast.schedules.retention_rules import Retention
 from holdfast.store import (
     Answer,
     Cancel,

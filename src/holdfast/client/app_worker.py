@@ -16,8 +16,8 @@ import msgspec
 
 import holdfast.build_id  # noqa: F401 - now: a fork while a thread imports it would leave a part of it to the child
 from holdfast.client.overview.builds import release_periodically, release_stranded
-from holdfast.client.retention_schedule import NAME as RETENTION_NAME
-from holdfast.client.retention_schedule import declare_retention
+from holdfast.client.retention.retention_schedule import NAME as RETENTION_NAME
+from holdfast.client.retention.retention_schedule import declare_retention
 from holdfast.client.schedules.store_schedules import declare
 from holdfast.client.worker_status import GateView
 from holdfast.engine.worker import Worker

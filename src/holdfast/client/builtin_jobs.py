@@ -19,8 +19,8 @@ from holdfast.authoring.job_api import external_key
 from holdfast.authoring.reports import progress
 from holdfast.client.app import App
 from holdfast.client.overview.builds import MISFITS_MAX, MovePart, RunMisfit, check_move, movable, move_jobs
-from holdfast.client.retention import BATCH, remove_jobs, states_of
-from holdfast.client.retention_schedule import declare_job
+from holdfast.client.retention.removal import BATCH, remove_jobs, states_of
+from holdfast.client.retention.retention_schedule import declare_job
 from holdfast.client.verify import violations_of
 from holdfast.client.views import Created, Creation, RunFilter
 from holdfast.machines import TERMINAL_RUN_STATUSES, JobState, RunStatus

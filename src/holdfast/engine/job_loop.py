@@ -52,7 +52,7 @@ _log = logging.getLogger("holdfast.job")
 # From 3.14 on, a thread has one current task for all its loops, and no task can be entered while there is one. The
 # engine steps a job's loop from plain callbacks. A caller inside a task would otherwise lose the step it asked for.
 if sys.version_info >= (3, 14):
-    from asyncio.tasks import _swap_current_task  # type: ignore[attr-defined]
+    from asyncio.tasks import _swap_current_task  # type: ignore[attr-defined]  # - only there from 3.14 on
 else:
 
     def _swap_current_task(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:

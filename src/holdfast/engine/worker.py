@@ -123,8 +123,7 @@ class Worker:
         self._dead: LoopDied | None = None  # set once its loop has died
         self._news = WORK | ASKED | DEATHS  # what was reported since the last turn
         self._sweep_at: float | None = 0.0  # when time alone brings something to do; None is never
-        self._rests_until = 0.0  # by the loop's time: many ticks are due, and waiting jobs come first
-        self._has_backlog = False  # whether the last claim got all that it asked for
+        self._rests_until, self._has_backlog = 0.0, False  # until when schedules rest, and whether jobs wait
         self._asked, self._asked_at = 0.0, float("-inf")  # the store's time when last asked, and the loop's time then
         self._claim_under_way: asyncio.Future[Any] | None = None
         self._logging: set[asyncio.Task[None]] = set()  # they log reclaimed jobs

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from holdfast.client.retention import BATCH, ENDED, age_of, states_of
+from holdfast.client.retention.removal import BATCH, ENDED, age_of, states_of
 from holdfast.client.views import Created, Creation
 from holdfast.errors import IdempotencyConflict
 from holdfast.http.request import Call

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.authoring.functions import Backoff
 from holdfast.authoring.job_api import continue_as, external_key, sleep
 from holdfast.authoring.reports import progress
-from holdfast.client.retention import BATCH
+from holdfast.client.retention.removal import BATCH
 from holdfast.errors import Permanent, StoreUnavailable
 from holdfast.machines import JobState
 from holdfast.machines.keys import BUILTIN
-from holdfast.retention_rules import Rules, age_for, shortest, tick_seconds
 from holdfast.schedules.definition import define
+from holdfast.schedules.retention_rules import Rules, age_for, shortest, tick_seconds
 from holdfast.schedules.schedule import JobTemplate
 from holdfast.schedules.tick import Tick
 from holdfast.store import Purge

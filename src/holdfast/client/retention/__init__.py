@@ -1,0 +1,1 @@
+"""How old runs are removed: by hand, by settings, and by a schedule."""
