@@ -104,11 +104,19 @@ class Decision:
     # Declarations and commands
 
     def declare(self, payload: Mapping[str, Any], definition: Definition) -> None:
-        """Create the schedule. Its first tick is the first one after now."""
+        """Create the schedule. Its first tick is the first one after now.
+
+        Raises:
+            InvalidArguments: it has no tick in the future. Of a declaration in code, such as one whose end has passed
+                since, workers could not start any more: that schedule has ended.
+        """
         first = calendar_of(definition).next(self._now)
-        if first is None:
+        if first is None and payload["source"] != "code":
             raise InvalidArguments("schedule", "has no tick in the future: check its end, and its day and month")
-        self._put(ScheduleEvent.DECLARED, {**payload, "next": first.at, "tzdata": zones.release()})
+        next_at = first.at if first is not None else None
+        self._put(ScheduleEvent.DECLARED, {**payload, "next": next_at, "tzdata": zones.release()})
+        if first is None:
+            self._put(ScheduleEvent.ENDED, {"reason": "end"})
 
     def change(
         self, definition: Definition, job: JobTemplate, *, declared: str | None, build: str | None, by: str | None

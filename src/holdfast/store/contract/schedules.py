@@ -345,6 +345,20 @@ async def a_declaration_does_not_take_over_a_schedule_that_was_made_at_run_time(
 
 
 @clause
+async def a_declaration_whose_end_has_passed_makes_a_schedule_that_has_ended(lab: Lab) -> None:
+    passed = define(every="1h", end="2001-01-01T00:00")
+    create = CreateSchedule(plugin="shop", name="nightly", definition=passed, template=JOB)
+    await lab.refused(create, InvalidArguments)
+    declarations = (*_declarations("first"), *_declarations("nightly", definition=passed), *_declarations("last"))
+    done: Declared = await lab.do(DeclareSchedules("shop", "1.0", declarations))
+    assert done.created == ["first", "nightly", "last"]
+    row = await _schedule(lab)
+    assert (row.state, row.next, row.due_at) == (ScheduleState.ENDED, None, None)
+    assert await _types(lab) == ["declared", "ended"]
+    assert await lab.do(DeclareSchedules("shop", "1.0", declarations)) == Declared()
+
+
+@clause
 async def a_queue_at_its_depth_skips_a_tick(lab: Lab) -> None:
     await _create(lab, overlap="allow")
     await lab.do(SetLimits(Limits(queue="default", depth=1)))
