@@ -53,6 +53,7 @@ class Clients:
         self.delivered: Counter[str] = Counter()  # outcomes of signals
         self.cancelled: set[str] = set()
         self.keys: dict[tuple[str, str], str] = {}  # the job of an idempotency key
+        self._claimable: set[tuple[str, int]] = set()  # jobs that a free worker had left in the last round
         self._numbers = 0
         process.loop.call_soon(self._begin)
 
@@ -237,7 +238,7 @@ class Clients:
         since = START + simulation.scheduler.now - PROMPT_SECONDS
         if since <= START + simulation.healed_at + PROMPT_SECONDS:
             return
-        limits = simulation.store.queue_limits()
+        limits, claimable = simulation.store.queue_limits(), set[tuple[str, int]]()
         workers = [process.worker for process in simulation.processes.values() if process.worker is not None]
         for row in simulation.store.rows().values():
             if row.lease is not None and row.lease.until < since:
@@ -255,4 +256,7 @@ class Clients:
                 if worker.gate.busy < worker.gate.slots and row.kept_for in {None, worker.card().build}
             ]
             if free:
-                simulation.violated("S7", f"{row.id} could be claimed since {row.due_at - START:.3f} s")
+                claimable.add((row.id, row.version))
+                if (row.id, row.version) in self._claimable:  # also a round ago: a slot may be free only now
+                    simulation.violated("S7", f"{row.id} could be claimed since {row.due_at - START:.3f} s")
+        self._claimable = claimable
