@@ -45,7 +45,7 @@ NAME_MAX = 1000  # bytes per key: the index of a database holds no longer ones
 
 EXTENDS = "$extend"  # the only key of a step's result that adds nodes to its plan
 _SECRET = f'"{FIELD}"'.encode()
-_SCALARS = frozenset({str, int, float, bool})  # a value whose type is exactly the hint needs no conversion
+_SCALARS = (str, int, float, bool)  # a value whose type is exactly the hint needs no conversion
 
 
 class Signature:
@@ -66,8 +66,8 @@ class Signature:
             if parameter.kind in {parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY}:
                 raise TypeError(f"{name}: *{parameter.name} cannot be stored by name; use named parameters")
         self._hints = hints
-        self._exact = {name: hint for name, hint in hints.items() if _is_scalar(hint)}
-        self._exact_result = self._result if _is_scalar(self._result) else None
+        self._exact = {name: hint for name, hint in hints.items() if hint in _SCALARS}
+        self._exact_result = self._result if self._result in _SCALARS else None
         self._whole = {name for name, hint in hints.items() if made_of(hint, LEAVES)}
         self._inert = {name for name, hint in hints.items() if made_of(hint, INERT)}
         self._whole_result, self._inert_result = made_of(self._result, LEAVES), made_of(self._result, INERT)
@@ -149,10 +149,9 @@ class Signature:
 
     def typed(self, encoded: dict[str, Any]) -> dict[str, Any]:
         """Return JSON values that were bound before, converted to the types of the hints."""
-        exact = self._exact
+        exact, typed = self._exact, self._typed
         return {
-            name: value if type(value) is exact.get(name) else self._typed(name, value)
-            for name, value in encoded.items()
+            name: value if type(value) is exact.get(name) else typed(name, value) for name, value in encoded.items()
         }
 
     def parameters(self) -> dict[str, bool]:
@@ -370,10 +369,6 @@ def fingerprint(encoded: Any) -> str:
     if _SECRET in written:  # ciphertext differs each time
         written = canonical(identity(encoded))
     return hashlib.sha256(written).hexdigest()[:32]
-
-
-def _is_scalar(hint: Any) -> bool:
-    return isinstance(hint, type) and hint in _SCALARS
 
 
 def _error_text(error: BaseException) -> str:
