@@ -165,7 +165,7 @@ class Clients:
         for _ in range(ROUNDS_MAX):
             self._check_prompt()
             left = [row for row in simulation.store.rows().values() if row.state not in TERMINAL_JOB_STATES]
-            if not left and not await self._clear_queues():
+            if not left and not self._writes_left() and not await self._clear_queues():
                 await asyncio.sleep(1.0)  # for workers to settle
                 simulation.scheduler.over = True
                 return
@@ -175,6 +175,11 @@ class Clients:
             await asyncio.sleep(ROUND_SECONDS)
         ways = [f"{row.id} ({row.entry}) is {row.state.value}, {row.wait}" for row in left]
         simulation.violated("liveness", f"jobs have not ended after {ROUNDS_MAX} rounds: {'; '.join(ways)}")
+
+    def _writes_left(self) -> bool:
+        """Return whether a client still tries to write, such as a start that may come after all jobs have ended."""
+        healing = asyncio.current_task()
+        return any(not task.done() for task in self._tasks if task is not healing)
 
     async def _clear_queues(self) -> bool:
         """End schedules, limits and pauses of queues. Return whether there were any."""
