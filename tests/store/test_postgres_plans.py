@@ -185,7 +185,7 @@ def test_jobs_that_are_kept_for_a_build_are_found_by_their_index(schema: str) ->
 def test_outcomes_of_schedules_are_found_by_keys(schema: str) -> None:
     sql = Statements(schema)
     streams = [f"schedule:b.s{number}" for number in range(50)]
-    plan = _plan(sql.reads.outcomes.format(sql.streams), (streams, [900] * 50))
+    plan = _plan(sql.reads.outcomes.format(sql.outcome_marks), (streams, [900] * 50))
 
     assert {index for _, index in _scans(plan)} == {"events_pkey", "jobs_pkey"}
 

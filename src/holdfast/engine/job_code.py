@@ -526,12 +526,12 @@ class JobCode:
         return None
 
     def _waits_in_vain(self) -> bool:
-        """Return whether the code rests at a call, does not ask for the next outcome, and only timers can move it.
+        """Return whether the code rests at a call, does not ask for the next outcome, and only time limits can move it.
 
-        The timers that had fired before the outcome have fired. So this code is changed, not slow. Such a timer may be
-        the timeout of the call, and must not fire before the call is made.
+        The timers that had fired before the outcome have fired, and nothing sleeps. So this code is changed, not slow.
+        Such a limit may be the timeout of the call, and must not end before the call is made.
         """
-        if self._replay.is_fork or self.loop.has_foreign_work or self.loop.only_timer() is None:
+        if self._replay.is_fork or self.loop.has_foreign_work or not self.loop.has_only_time_limits():
             return False  # the history of a fork does not have the timers that had fired
         return self._another_open() is not None or any(self.open.get(one.node) is one for one in self._held)
 

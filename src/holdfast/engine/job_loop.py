@@ -45,6 +45,7 @@ from holdfast.errors import NotInJobCode, NotRecorded
 _PRIMITIVES = frozenset(
     {"asyncio.locks", "asyncio.queues", "asyncio.tasks", "asyncio.taskgroups", "holdfast.plans.executor"}
 )
+_LIMITS = frozenset({"Timeout._on_timeout", "_release_waiter"})  # what asyncio calls when a time limit is over
 LOOK_SECONDS = 0.2  # between two checks of a connection that cannot report when it is closed
 DROPPED_MIN = 100  # cancelled timers that are kept in any case
 _log = logging.getLogger("holdfast.job")
@@ -140,6 +141,11 @@ class _Timer(Native):
 
     def _fire(self) -> None:
         self.handle = self.loop.call_soon(self.callback, *self.args, context=self.context)
+
+    @property
+    def is_limit(self) -> bool:
+        """Return whether it only ends something else: `asyncio.timeout`, or the timeout of `wait` and `wait_for`."""
+        return getattr(self.callback, "__qualname__", None) in _LIMITS
 
     def cancel(self) -> None:
         if self.handle is not None:
@@ -366,6 +372,10 @@ class JobLoop(asyncio.AbstractEventLoop):
             return None
         self._transports = [each for each in self._transports if not each.is_closing()]
         return None if self._transports or self._watched else min(timers).number
+
+    def has_only_time_limits(self) -> bool:
+        """Return whether only timeouts can move the resting code. Nothing in it sleeps, so it is not slow."""
+        return self.only_timer() is not None and all(timer.over or timer.is_limit for timer in self._timers)
 
     def begin_native(self, deliver: Callable[[], object] | None = None) -> Native:
         """Number native work that the code has created."""

@@ -252,7 +252,7 @@ class Statements:
 
     def _scheduling(self, schema: str) -> None:
         self.peek_rows = f"SELECT {JOB_COLUMNS} FROM {schema}.jobs WHERE id = ANY(%s)"
-        self.streams = "unnest(%s::text[], %s::bigint[]) AS s(stream, after)"
+        self.outcome_marks = "unnest(%s::text[], %s::bigint[]) AS s(stream, after)"
         self.lock_schedule = f"SELECT row FROM {schema}.schedules WHERE id = %s FOR UPDATE"
         due = f"SELECT id FROM {schema}.schedules WHERE due_at <= {schema}.clock() ORDER BY due_at, id LIMIT %(limit)s"
         ended = f"SELECT schedule FROM {schema}.schedule_ends ORDER BY place LIMIT %(limit)s"

@@ -168,7 +168,7 @@ class PostgresStore(SqlReads):
 
     async def outcomes(self, schedules: Sequence[Schedule], limit: int) -> dict[str, list[TickOutcome]]:
         """Read what happened to the newest ticks of schedules."""
-        sql = self._reads.outcomes.format(self._sql.streams)
+        sql = self._reads.outcomes.format(self._sql.outcome_marks)
         streams = newest_of_streams(schedules, limit)
         bindings = ([stream for stream, _ in streams], [after for _, after in streams])
         return outcomes_by_schedule(schedules, await self._read_many(sql, bindings, tick_event_of), limit)
