@@ -116,12 +116,14 @@ class ServerClock:
     def __init__(self, url: str, schema: str, clock: Clock) -> None:
         import psycopg  # noqa: PLC0415 - needs the extra `postgres`
 
+        from holdfast.store.postgres.connection import connect  # noqa: PLC0415 - as above
+
         self._clock = clock
         self._schema = schema
         self._told: float | None = None
         self._lock = threading.Lock()
         self._error = psycopg.Error
-        self._connection: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True)
+        self._connection: psycopg.Connection[Any] = connect(url, preparing=False)
         self._execute("SET synchronous_commit = off")
         # In a table: a session in the middle of a transaction would not notice a new function.
         self._execute("CREATE TABLE {schema}.lab_time (at double precision NOT NULL)")
