@@ -592,23 +592,23 @@ Program = list[Any]
 NAMES = "abc"
 
 
-NATIVE, LIMITED = ("timer", "timer", "thread"), ("timeout",)  # not both: timers are known by their number alone
+NATIVE = ("timer", "timer", "thread", "timeout", "nap", "cut")
 
 
-def drawn(rng: random.Random, size: int, more: tuple[str, ...], depth: int = 0) -> Program:
-    return [_drawn_one(rng, more, depth) for _ in range(size)]
+def drawn(rng: random.Random, size: int, depth: int = 0) -> Program:
+    return [_drawn_one(rng, depth) for _ in range(size)]
 
 
-def _drawn_one(rng: random.Random, more: tuple[str, ...], depth: int) -> Any:
-    kind = rng.choice([*["call"] * 5, "at_once", "value", "task", "mark", *more])
+def _drawn_one(rng: random.Random, depth: int) -> Any:
+    kind = rng.choice([*["call"] * 5, "at_once", "value", "task", "mark", *NATIVE])
     if kind == "call":
         return kind, rng.choice(NAMES), rng.randrange(3)
     if kind in {"at_once", "task", "timeout", "mark"} and depth < 2:
-        return kind, drawn(rng, rng.randrange(1, 4), more, depth + 1)
-    return kind if kind in {"timer", "thread"} else "value", 0
+        return kind, drawn(rng, rng.randrange(1, 4), depth + 1)
+    return kind if kind in {"timer", "thread", "nap", "cut"} else "value", rng.randrange(1, 3)
 
 
-def edited(rng: random.Random, program: Program, more: tuple[str, ...]) -> Program:
+def edited(rng: random.Random, program: Program) -> Program:
     """Change a program in one place."""
     program = list(program)
     where = rng.randrange(len(program)) if program else 0
@@ -624,20 +624,20 @@ def edited(rng: random.Random, program: Program, more: tuple[str, ...]) -> Progr
         case "argument" if program and program[where][0] == "call":
             program[where] = ("call", program[where][1], rng.randrange(4))
         case "inside" if program and isinstance(program[where][1], list):
-            program[where] = (program[where][0], edited(rng, program[where][1], more))
+            program[where] = (program[where][0], edited(rng, program[where][1]))
         case "join" if len(program) > 1:
             program[:2] = [("at_once", program[:2])]
         case "mark" if program:
             program[where] = ("mark", [program[where]])
-        case "timeout" if program and more == LIMITED:
+        case "timeout" if program:
             program[where] = ("timeout", [program[where]])
         case _:
-            program.insert(where, _drawn_one(rng, more, 0))
+            program.insert(where, _drawn_one(rng, 0))
     return program
 
 
 def declared(program: Program, store: MemoryStore | None = None) -> App:
-    """Return an app with a job that follows a program. Its step b fails, and its tool c may be called again."""
+    """Return an app with a job that follows a program. Step b fails, tool c may be called again, step d never ends."""
     app = App("random", config=quick("memory:"))
     if store is not None:
         app._opened = store
@@ -654,7 +654,12 @@ def declared(program: Program, store: MemoryStore | None = None) -> App:
     async def c(n: int) -> int:
         return n
 
-    calls: dict[str, Any] = {"a": a, "b": b, "c": c}
+    @app.step(name="d")
+    async def d(n: int) -> int:
+        await asyncio.Event().wait()
+        return n
+
+    calls: dict[str, Any] = {"a": a, "b": b, "c": c, "d": d}
 
     @app.job
     async def work() -> str:
@@ -681,6 +686,10 @@ async def follow_one(calls: dict[str, Any], part: Any) -> None:
         case "timeout", parts:
             async with asyncio.timeout(60):
                 await follow(calls, parts)
+        case "nap" | "cut" as kind, n:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.001 * n):
+                    await (asyncio.sleep(60) if kind == "nap" else calls["d"](n))
         case "mark", parts:
             if is_changed("2026-11-fee"):
                 await follow(calls, parts)
@@ -689,7 +698,7 @@ async def follow_one(calls: dict[str, Any], part: Any) -> None:
         case "value", _:
             now()
         case _:
-            await asyncio.sleep(0.0001)
+            await asyncio.sleep(0.001 * part[1])
 
 
 def histories(rng: random.Random, program: Program) -> Iterator[tuple[MemoryStore, str]]:
@@ -712,12 +721,11 @@ def histories(rng: random.Random, program: Program) -> Iterator[tuple[MemoryStor
 @pytest.mark.parametrize("seed", range(60))
 def test_the_check_and_the_engine_agree_on_random_jobs_and_edits(seed: int) -> None:
     rng = random.Random(seed)
-    more = rng.choice([NATIVE, LIMITED])
-    program = drawn(rng, rng.randrange(1, 6), more)
+    program = drawn(rng, rng.randrange(1, 6))
     for store, run in histories(rng, program):
         other = program
         for _ in range(rng.randrange(4)):
-            other = edited(rng, other, more)
+            other = edited(rng, other)
         app = declared(other, store)
         before = app.events(run)
         found = app.block(check_run(app, before))
@@ -727,6 +735,7 @@ def test_the_check_and_the_engine_agree_on_random_jobs_and_edits(seed: int) -> N
         refused_at_once = stopped(app.events(run)) and not outcomes
         shown = f"{program}\n{other}\n{[(event.type, event.payload.get('node')) for event in before]}\n{found}"
         assert found.verdict.is_failure == refused_at_once, shown
+        assert app.get(run).status == "succeeded" or stopped(app.events(run)), f"no timeout of 60 s ends:\n{shown}"
         if other == program:
             assert found.verdict is FITS, shown
         app.close()

@@ -306,6 +306,44 @@ def test_timers_that_the_jump_has_passed_are_due() -> None:
     on_bench(story)
 
 
+def test_native_work_is_found_by_what_it_is() -> None:
+    """Changed code has other work under a number. It must not get the end of the work that was recorded."""
+
+    async def story(bench: Bench) -> None:
+        loop = bench.loop
+
+        async def limited() -> None:
+            async with asyncio.timeout(60):
+                await asyncio.Event().wait()
+
+        for code in (asyncio.sleep(1), asyncio.sleep(1), limited(), asyncio.sleep(1 / 3), asyncio.sleep(60)):
+            bench.begin(code)
+        loop.call_later(float("inf"), int)
+
+        def find(number: int, label: str, *, at_its_place: bool = False) -> tuple[int, str]:
+            return loop.find(number, label, at_its_place=at_its_place)
+
+        assert find(3, "") == (3, "timer"), "as in histories without labels"
+        assert [find(1, label) for label in ("sleep:1000", "sleep:1000#2")] == [(1, "timer"), (2, "timer")]
+        assert [find(1, label) for label in ("timer:60000", "sleep:60000", "sleep", "timer")] == [
+            (3, "timer"),
+            (5, "timer"),
+            (4, "timer"),
+            (6, "timer"),
+        ]
+        assert {find(number, label)[1] for number, label in ((1, "thread"), (3, "sleep:2"), (3, "timer:50"))} == {
+            "unmade"
+        }
+        assert find(3, "timer:50", at_its_place=True) == (3, "timer"), "the same timeout with another delay"
+        assert find(3, "sleep:2", at_its_place=True)[1] == "unmade", "a timeout is never a sleep"
+        assert find(3, "timer#2") == (3, "timer"), "a computed delay may be any"
+        loop.fire(2)
+        assert find(2, "sleep:1000#2")[1] == find(9, "sleep:1000#2")[1] == "over"
+        assert find(2, "sleep:1000#3")[1] == "unmade"
+
+    on_bench(story)
+
+
 # Threads
 
 

@@ -29,9 +29,9 @@ Arguments = Callable[[str], dict[str, Any] | None]
 # Fields of payloads that are names, keys and numbers of the engine.
 _KEPT = frozenset({
     "also", "asked", "attempt", "budget", "build", "code", "continued_as", "continues", "correlation_key", "deadline",
-    "due_at", "entry", "final", "fingerprint", "first", "form", "gate", "kind", "max_attempts", "name", "natives",
-    "node", "nodes", "not_before", "outcome", "parent", "parent_key", "park", "plugin", "postponed", "priority",
-    "purpose", "queue", "result_refs", "result_type", "retry_at", "reused", "run", "signal", "state", "try",
+    "due_at", "entry", "final", "fingerprint", "first", "form", "gate", "kind", "max_attempts", "name", "native_labels",
+    "natives", "node", "nodes", "not_before", "outcome", "parent", "parent_key", "park", "plugin", "postponed",
+    "priority", "purpose", "queue", "result_refs", "result_type", "retry_at", "reused", "run", "signal", "state", "try",
     "wait_type", "worker",
 })  # fmt: skip
 _REASONS = frozenset({"job_requeued", "job_failed", "job_leased"})  # whose reason is the engine's word

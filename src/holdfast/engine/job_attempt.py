@@ -798,14 +798,15 @@ class Attempt:
     # one with an unknown result, ends the attempt. The attempt writes nothing after it.
 
     def record(self, *events: Written) -> None:
-        """Write events with the next batch, with the numbers of native work handed over since the last event."""
+        """Write events with the next batch, with the native work handed over since the last event."""
         if self.write_closed:
             raise Suspended
-        handed = self.code.loop.handed
-        if handed and events[0][0] not in _ENDS:
-            self.code.loop.handed = []
+        loop = self.code.loop
+        if loop.handed and events[0][0] not in _ENDS:
             kind, fields = events[0]
-            events = ((kind, {**fields, "natives": handed}), *events[1:])
+            seen = {"natives": loop.handed, "native_labels": loop.handed_labels}
+            loop.handed, loop.handed_labels = [], []
+            events = ((kind, {**fields, **seen}), *events[1:])
         self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
         self.recorded_events += len(events)
 

@@ -551,8 +551,8 @@ class JobCode:
         """Hand over the native work that the code saw before an outcome. Return None when all of it was."""
         loop = self.loop
         while item.natives:
-            number = item.natives[0]
-            state = loop.state(number)
+            at_its_place = type(item.outcome) is CutOff and item.node in self.open
+            number, state = loop.find(*item.natives[0], at_its_place=at_its_place)
             if state == "completed":
                 loop.hand_over(number)
             elif state == "timer":
@@ -562,7 +562,7 @@ class JobCode:
             elif state == "unmade":
                 if loop.hand_over():
                     return True
-                if loop.may_move:
+                if loop.may_move and not self._waits_in_vain():
                     return False
             item.natives = item.natives[1:]
             if state in {"completed", "timer"}:

@@ -7,6 +7,12 @@ Timers, threads and sockets are *native work*. They run on the worker's loop and
 them. They are handed to the code one at a time, when it rests. The engine records the numbers, and a replay hands the
 work over in the same places.
 
+Changed code may have other work under a number. So the engine also records what the work was: its *label*. A label is
+the kind of the work, the delay of a timer in milliseconds, and its number among equal ones, as the identity of a call
+is. Work is found by its label first. The line of the code is not part of it, because code may move. A delay that is not
+a whole number of milliseconds was computed, such as from the time or at random. It may differ in each attempt, so it is
+not part of the label. The time of the loop stands still while the code runs, so a slow machine does not change a delay.
+
 The loop refuses what it cannot support with `NotInJobCode`: subprocesses, servers and signal handlers. asyncio itself
 refuses to await an object of another loop.
 
@@ -48,6 +54,8 @@ _PRIMITIVES = frozenset(
 _LIMITS = frozenset({"Timeout._on_timeout", "_release_waiter"})  # what asyncio calls when a time limit is over
 LOOK_SECONDS = 0.2  # between two checks of a connection that cannot report when it is closed
 DROPPED_MIN = 100  # cancelled timers that are kept in any case
+EXACT_MS = 1e-5  # that a delay may be off a whole number of milliseconds: the loop's time is a float
+LABELLED_MS = 1e12  # a timer with a longer delay has no delay in its label
 _log = logging.getLogger("holdfast.job")
 
 # From 3.14 on, a thread has one current task for all its loops, and no task can be entered while there is one. The
@@ -108,18 +116,25 @@ class _Handle(msgspec.Struct, eq=False):
 class Native:
     """Work that the code started outside its loop: a thread, or a call on the worker's loop."""
 
-    __slots__ = ("blocked", "deliver", "ident", "loop", "number", "over", "under_way")
+    __slots__ = ("blocked", "deliver", "ident", "loop", "nth", "number", "over", "under_way", "what")
 
     timer = False
 
-    def __init__(self, loop: JobLoop, number: int, deliver: Callable[[], object] | None) -> None:
+    def __init__(self, loop: JobLoop, number: int, what: str, deliver: Callable[[], object] | None) -> None:
         self.loop = loop
         self.number = number
+        self.what = what  # its label without the number among equal ones
+        self.nth = loop.count(what) if number else 0
         self.deliver = deliver
         self.under_way = True
         self.over = False  # handed over, or cancelled
         self.blocked = 0  # durable calls that this thread waits in
         self.ident: int | None = None  # of its thread, once that has begun
+
+    @property
+    def label(self) -> str:
+        """Return what it is: its kind, its delay and its number among equal ones."""
+        return f"{self.what}#{self.nth}" if self.nth > 1 else self.what
 
 
 class _Timer(Native):
@@ -130,9 +145,16 @@ class _Timer(Native):
     timer = True
 
     def __init__(
-        self, loop: JobLoop, number: int, when: float, callback: Callable[..., object], args: Any, context: Any
+        self,
+        loop: JobLoop,
+        number: int,
+        what: str,
+        when: float,
+        callback: Callable[..., object],
+        args: Any,
+        context: Any,
     ) -> None:
-        super().__init__(loop, number, self._fire)
+        super().__init__(loop, number, what, self._fire)
         self.when_at = when
         self.callback = callback
         self.args = args
@@ -224,6 +246,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self.ready: deque[_Handle] = deque()
         self.completed: deque[Native] = deque()  # native work that is done and was not handed over yet
         self.handed: list[int] = []  # numbers of the work handed over since the last event
+        self.handed_labels: list[str] = []  # their labels
         self.natives_made = 0  # total number of native work created
         self.fatal: BaseException | None = None  # ends the code: SystemExit, KeyboardInterrupt, or a misfit
         self.turning = False  # whether the engine will read the ready queue without a wake
@@ -235,6 +258,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         self._tasks_made = 0
         self._prune_at = 64
         self._natives: dict[int, Native] = {}  # by number, until they are handed over
+        self._alike: dict[str, int] = {}  # number of native work created, by what it is
         self._running = 0  # those that keep the job from resting: not completed, not blocked in a durable call
         self._timers: list[_Timer] = []
         self._timers_dropped = 0  # number of those that were cancelled
@@ -340,6 +364,30 @@ class JobLoop(asyncio.AbstractEventLoop):
             return "completed"
         return "timer" if native.timer else "running"
 
+    def find(self, number: int, label: str, *, at_its_place: bool) -> tuple[int, str]:
+        """Return the number and the state of native work that a history has with this number and label.
+
+        Args:
+            number: its number in the code that recorded it.
+            label: what it was. Empty in earlier histories: then it is known by its number alone.
+            at_its_place: whether the code stands where this work ended. Then a timer may have another delay.
+        """
+        own = self._natives.get(number)
+        if not label or (own is not None and own.label == label):
+            return number, self.state(number)
+        what, _, nth = label.partition("#")
+        if self._alike.get(what, 0) >= int(nth or 1):
+            alike = next((one for one in self._natives.values() if one.label == label), None)
+            return (number, "over") if alike is None else (alike.number, self.state(alike.number))
+        if own is not None and _is_alike(own.what, what, at_its_place=at_its_place):
+            return number, self.state(number)
+        return number, "unmade"
+
+    def count(self, what: str) -> int:
+        """Count native work that the code has created. Return its number among equal ones."""
+        nth = self._alike[what] = self._alike.get(what, 0) + 1
+        return nth
+
     def hand_over(self, number: int | None = None) -> bool:
         """Hand completed native work to the code: this one, or the oldest. Return whether there was any."""
         while self.completed:
@@ -352,6 +400,7 @@ class JobLoop(asyncio.AbstractEventLoop):
             self._natives.pop(native.number, None)
             if number is None and native.number:  # in a replay an event has the number
                 self.handed.append(native.number)
+                self.handed_labels.append(native.label)
             if native.deliver is not None:
                 native.deliver()
             return True
@@ -377,10 +426,10 @@ class JobLoop(asyncio.AbstractEventLoop):
         """Return whether only timeouts can move the resting code. Nothing in it sleeps, so it is not slow."""
         return self.only_timer() is not None and all(timer.over or timer.is_limit for timer in self._timers)
 
-    def begin_native(self, deliver: Callable[[], object] | None = None) -> Native:
+    def begin_native(self, what: str, deliver: Callable[[], object] | None = None) -> Native:
         """Number native work that the code has created."""
         self.natives_made += 1
-        native = self._natives[self.natives_made] = Native(self, self.natives_made, deliver)
+        native = self._natives[self.natives_made] = Native(self, self.natives_made, what, deliver)
         self._running += 1
         return native
 
@@ -432,14 +481,29 @@ class JobLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]  # - handles of our own
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Timer:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        caller = sys._getframe(1)  # noqa: SLF001 - a sleep is not a timeout
+        slept = caller.f_code.co_name == "sleep" and caller.f_globals.get("__name__") == "asyncio.tasks"
+        now = self.time()
+        return self._set_timer("sleep" if slept else "timer", now, now + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]  # - handles of our own
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Timer:
+        return self._set_timer("timer", self.time(), when, callback, args, context)
+
+    def _set_timer(
+        self,
+        kind: str,
+        now: float,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> _Timer:
         self.natives_made += 1
         run_in = context if context is not None else contextvars.copy_context()
-        timer = _Timer(self, self.natives_made, when, callback, args, run_in)
+        what = _timer_label(kind, when - now)
+        timer = _Timer(self, self.natives_made, what, when, callback, args, run_in)
         self._natives[self.natives_made] = timer
         self._running += 1
         heappush(self._timers, timer)
@@ -615,7 +679,7 @@ class JobLoop(asyncio.AbstractEventLoop):
 
     def run_code(self, func: Callable[..., Any], kwargs: dict[str, Any]) -> asyncio.Future[Any]:
         """Run the job's own plain function in a thread. It is the code itself, and has no number."""
-        native = Native(self, 0, None)
+        native = Native(self, 0, "code", None)
         self._running += 1
         context = contextvars.copy_context()
         return self._in_thread(self._threads, lambda: func(**kwargs), (), context, native)
@@ -629,7 +693,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         native: Native | None = None,
     ) -> asyncio.Future[Any]:
         future = _PrimitiveFuture(loop=self)
-        native = native if native is not None else self.begin_native()
+        native = native if native is not None else self.begin_native("thread")
         try:
             if context is None:
                 thread = executor.submit(func, *args)
@@ -671,7 +735,7 @@ class JobLoop(asyncio.AbstractEventLoop):
         context = contextvars.copy_context()
         context.run(conductor.set, None)  # this work is not a call of the code
         task = self.host.create_task(work, context=context)
-        native = self.begin_native(lambda: _copy_outcome(task, future))
+        native = self.begin_native("other", lambda: _copy_outcome(task, future))
         task.add_done_callback(lambda _: self.complete(native), context=self._empty_context)
         try:
             return await future
@@ -996,6 +1060,22 @@ def _discard_result(task: asyncio.Task[Any]) -> None:
     close = getattr(result[0], "close", None) if isinstance(result, tuple) and result else None
     if close is not None:  # a transport, or the socket from `sock_accept`
         close()
+
+
+def _timer_label(kind: str, delay_seconds: float) -> str:
+    """Return the kind of a timer, and its delay in milliseconds if it is a whole number of them."""
+    delay_ms = 1000 * delay_seconds
+    if not -1 < delay_ms < LABELLED_MS:
+        return kind
+    whole = round(delay_ms)
+    return f"{kind}:{whole}" if abs(delay_ms - whole) < EXACT_MS else kind
+
+
+def _is_alike(one: str, other: str, *, at_its_place: bool) -> bool:
+    """Return whether two timers of the same number are taken for the same one although their labels differ."""
+    kind, _, delay = one.partition(":")
+    other_kind, _, other_delay = other.partition(":")
+    return kind == other_kind and (at_its_place or not delay or not other_delay)
 
 
 def _number(fd: Any) -> int:

@@ -8,7 +8,7 @@ new call of it is recorded under the first alias, outside plans. So code from be
 event has the new name, too. So code that has dropped the alias finds the call by that.
 
 - Outcomes are kept in the order of the stream: results, final failures, ends of waits and children, and cut-offs. Each
-  is handed out once. With each are the numbers of the native work that the code had seen before it.
+  is handed out once. With each is the native work that the code had seen before it.
 - A tool that was started and has no recorded end is *in doubt*. The operator's answer to it is kept here, too.
 - If an operator retries a job, the call whose failure ended the run is made again. If that call had succeeded, and its
   plan refused the result, the call is made under the next number among equal calls.
@@ -59,7 +59,8 @@ _OF_ENGINE = (CHANGED, EXTENSION, GRANTED, OF_RUN, SPENT)  # names of values tha
 _OF_CALL = re.compile(r":(?:until|ended|id)(?:\.\d+)?\Z")  # end of the name of a value that belongs to a call
 _ID = re.compile(r"((?:job|start)\..*):id(?:\.\d+)?", re.DOTALL)  # the id of a child or of a run that was started
 _OF_RUNS = ("job.", "start.")  # how the nodes of children and of starts begin
-_NO_NATIVES: Sequence[int] = ()
+Seen = tuple[int, str]  # the number and the label of native work that was handed over
+_NO_NATIVES: Sequence[Seen] = ()
 _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of the calls that a branch has made so far
 
 
@@ -123,7 +124,7 @@ class Recorded(msgspec.Struct, eq=False, gc=False):
 
     node: str
     outcome: Outcome | None
-    natives: Sequence[int]
+    natives: Sequence[Seen]
     calls_made: int  # number of calls the code had made by then, where the order does not show it
     taken: bool = False
 
@@ -167,7 +168,8 @@ class Replay:
         for event in events:
             payload = event.payload
             if natives := payload.get("natives"):
-                self._natives = [*self._natives, *natives]
+                labels = payload.get("native_labels") or [""] * len(natives)  # histories of earlier releases have none
+                self._natives = [*self._natives, *zip(natives, labels, strict=True)]
             read = self._readers.get(event.type)
             if read is not None:
                 read(self, event, payload, payload.get("node") or "")
