@@ -200,6 +200,7 @@ def test_the_command_names_the_file_the_line_and_the_run_that_needs_the_old_side
 def test_the_command_says_where_a_mark_cannot_be_read(shell: Shell) -> None:
     file = shell.folder / "shop.py"
     file.write_text(CODE.format("changed('-'.join(['2026', 'fee']))"))
+    shell.run("migrate")
     told = shell.run("changes", "shop.py").splitlines()
     assert told[-1] == "shop.py:7 asks for a mark that cannot be read from the code: it is listed once a run records it"
     shell.run("start", "shop.py", "work")
