@@ -24,6 +24,7 @@ from holdfast.machines import Event
 from holdfast.store import Append, Claim, Reclaim, ReleaseLeases, Submit
 from holdfast.store.memory import MemoryStore
 from support.stories import quick
+from support.written_code import Shop
 
 BEFORE = """\
 import asyncio
@@ -388,21 +389,6 @@ CHANGES = {
 
 def test_there_are_fifty_changes_and_more() -> None:
     assert len(CHANGES) >= 50
-
-
-class Shop:
-    """The app of some code, on a store."""
-
-    def __init__(self, code: str, store: MemoryStore | None = None) -> None:
-        self.made: list[str] = []
-        names: dict[str, Any] = {"config": quick("memory:"), "made": self.made}
-        exec(compile(code, "shop.py", "exec"), names)  # noqa: S102 - the code of this test
-        self.app: App = names["app"]
-        if store is not None:
-            self.app._opened = store
-
-    def work(self) -> None:
-        self.app.worker().run(until_idle=True)
 
 
 def changed(edits: tuple[tuple[str, str], ...]) -> str:
