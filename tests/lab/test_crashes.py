@@ -36,6 +36,20 @@ def test_plain_jobs_with_children_survive(lab: Lab) -> None:
     assert {case.outcome for case in report.cases} <= {"same", "not reached"}
 
 
+def test_signals_reach_the_waits_of_children(lab: Lab, world: World) -> None:
+    app = App("parents", "memory:")
+
+    @app.job
+    async def parent() -> list[str]:
+        return [await shop.checkout(order, "4242") for order in ("A1", "A2")]
+
+    lab.replace(shop.charge, world.tool(shop.receipt))
+    lab.use(shop.app)
+    report = lab.crash_everywhere(parent, signals={"shipped": None})
+    assert {case.outcome for case in report.cases} == {"same", "asks"}
+    assert len([text for text in report.commits if "charge begins" in text]) == 2
+
+
 def test_one_case_runs_alone(lab: Lab, world: World) -> None:
     lab.replace(shop.charge, world.tool(shop.receipt))
     report = lab.crash_everywhere(shop.checkout, "A1", card="4242", signals={"shipped": None}, only=(1, "crash before"))

@@ -114,6 +114,46 @@ def test_a_run_that_waits_for_the_test_is_named(lab: Lab, world: World) -> None:
     assert lab.now - begun < timedelta(days=1), "a run that is stuck does not move the time by years"
 
 
+def test_a_sleep_and_a_child_are_not_what_until_waiting_looks_for(lab: Lab) -> None:
+    app = App("sleeper", "memory:")
+
+    @app.job
+    async def child() -> None:
+        await sleep("2d")
+
+    @app.job
+    async def job() -> None:
+        await sleep("1d")
+        await child()
+        await wait_for("approval")
+
+    begun, run = lab.now, lab.start(job)
+    lab.until_waiting(run)
+    assert lab.now - begun == timedelta(days=3)
+    assert [event.type for event in lab.history(run)].count("job_waiting") == 3
+
+
+def test_a_misspelt_key_is_told_with_the_right_one(lab: Lab, world: World) -> None:
+    lab.replace(shop.charge, world.tool(shop.receipt))
+    with pytest.raises(RunStuck, match="does not wait for 'shiped', it waited for 'shipped': It has failed"):
+        lab.until_waiting(lab.start(shop.checkout, "A1", card="4242"), "shiped")
+
+
+@pytest.mark.parametrize("act", ["result", "until_waiting", "crash_everywhere", "replays"])
+def test_a_failure_points_at_the_line_of_the_test(lab: Lab, act: str) -> None:
+    app = App("failing", "memory:")
+
+    @app.job
+    async def job() -> None:
+        raise KeyError("typo")
+
+    run = lab.start(job)
+    target = job if act == "crash_everywhere" else run if act != "replays" else "not a run"
+    with pytest.raises(Exception, match=r"typo|ended|lab\.start") as caught:
+        getattr(lab, act)(target)
+    assert caught.traceback.filter(caught)[-1].path == Path(__file__)
+
+
 def test_a_run_that_ends_does_not_wait(lab: Lab) -> None:
     with pytest.raises(RunStuck, match="does not wait for 'x'"):
         lab.until_waiting(lab.start(shop.dated), "x")

@@ -34,7 +34,8 @@ from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.engine.worker import Worker
 from holdfast.errors import InvalidArguments
 from holdfast.machines import TERMINAL_JOB_STATES, Event
-from holdfast.store import Reclaim, ReleaseLeases, Store
+from holdfast.machines.run_projection import run_name
+from holdfast.store import Job, Reclaim, ReleaseLeases, Store
 from holdfast.testing.faulty_store import MODES, FaultyStore
 from holdfast.testing.lab import Lab, end_tasks, replaced
 from holdfast.testing.virtual_loop import HoldfastTestWarning
@@ -109,6 +110,7 @@ def crash_everywhere(
     lab: Lab, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> CrashReport:
     """Run the cases; see `Lab.crash_everywhere`."""
+    __tracebackhide__ = True
     signals, only, may_fail = _options(kwargs)
     app = lab.app_of(job)
     story = _Story(lab, app, job, args, kwargs, dict(signals))
@@ -133,6 +135,7 @@ def crash_everywhere(
 
 def _options(kwargs: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, str] | None, bool]:
     """Take the options of the kit out of the arguments of the job, and check them."""
+    __tracebackhide__ = True
     signals = kwargs.pop("signals", None)
     if signals is not None and not isinstance(signals, Mapping):
         raise InvalidArguments("signals", f"must be a dict of keys and payloads, got {signals!r:.80}")
@@ -213,6 +216,7 @@ class _Story:
 
     def clean(self, later_seconds: float = 0.0) -> tuple[Any, list[str]]:
         """Run the job without a fault. Return how it ends, and what each commit wrote."""
+        __tracebackhide__ = True
         with self._lab.another(later_seconds) as lab, self._recorded() as acts:
             scene = _Scene(lab, self._app, self._signals, acts)
             ending = lab.run(scene.play(self._start(lab), 0, ""))
@@ -248,7 +252,8 @@ class _Story:
             return Case(number, mode, outcome, problems, lab.history(scene.run) if problems else [])
 
     def _start(self, lab: Lab) -> Callable[[], Awaitable[RunHandle]]:
-        lab.borrow(self._app)
+        for app in [self._app, *self._lab.apps]:  # children may be jobs of other apps
+            lab.borrow(app)
         return lambda: self._app.astart(self._job, *self._args, **self._kwargs)
 
     @contextlib.contextmanager
@@ -351,15 +356,27 @@ class _Scene:
         assert job is not None, "it was acknowledged"
         if job.state in TERMINAL_JOB_STATES:
             return job.course.continued_as is None
-        for place in job.wait.places() if job.wait is not None else ():
-            key, waiting = place.correlation_key or "", (place.correlation_key or "", f"{job.id} {place.node}")
-            if key in self._signals and waiting not in self.sent:
-                self.sent.add(waiting)
-                await self._app.asignal(current, key, self._signals[key])
+        if self._signals:
+            await self._answer_waits()
         questions = await self._app.ainbox()
         self.asks = any(question.kind == "doubt" for question in questions)
         self.misfit = next((question.question for question in questions if question.kind == "deploy"), None)
         return self.asks or self.misfit is not None
+
+    async def _answer_waits(self) -> None:
+        """Send its signal to each place that waits for one: of the job, its children and the runs that they started."""
+        last: str | None = None
+        while page := await self._lab.store.open_jobs(before=last):
+            last = page[-1].id
+            for job in page:
+                for place in job.wait.places() if job.wait is not None else ():
+                    await self._answer_wait(job, place.node, place.correlation_key or "")
+
+    async def _answer_wait(self, job: Job, node: str | None, key: str) -> None:
+        waiting = key, f"{job.id} {node}"
+        if key in self._signals and waiting not in self.sent:
+            self.sent.add(waiting)
+            await self._app.asignal(run_name(job.id, job.run), key, self._signals[key])
 
     async def _ending(self) -> Any:
         record = await self._app.aget(await self._app.acurrent(self.run.id))

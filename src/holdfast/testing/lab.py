@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -30,6 +30,7 @@ from holdfast.durations import Duration, seconds
 from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, InvalidArguments, LoopDied
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
+from holdfast.machines.keys import CHILD_KEY, RETRY_KEY, TIMER_KEY
 from holdfast.ready.leaf_gate import LeafGate
 from holdfast.store import Job, Store
 from holdfast.testing.lab_stores import checked_store, open_lab_store
@@ -47,6 +48,7 @@ LONGEST_SECONDS = 10 * 366 * 86_400  # that a call of the lab moves the time by 
 IDLE_COMMITS = 200  # of ticks alone, after which a run that waits counts as stuck
 OPEN_MAX = 1000  # jobs that are looked at then
 START_AT = datetime(2027, 1, 1, tzinfo=UTC)
+ENDING_THEMSELVES = (TIMER_KEY, CHILD_KEY, RETRY_KEY)  # waits that end without a signal
 
 
 class RunStuck(HoldfastError):
@@ -164,6 +166,7 @@ class Lab:
 
     def start(self, job: JobFunction[..., Any], *args: Any, **kwargs: Any) -> RunHandle:
         """Start a run of a job, and let it run as far as it can without the time moving."""
+        __tracebackhide__ = True
         run = self.app_of(job).start(job, *args, **kwargs)
         self.run(self._loop.settle(self._loop.time()))
         return run
@@ -184,6 +187,7 @@ class Lab:
         Args:
             duration: such as ``"2d"``, ``"90m"``, a number of seconds or a timedelta.
         """
+        __tracebackhide__ = True
         self.run(self._loop.settle(self._loop.time() + seconds(duration)))
 
     def until_waiting(self, run: RunHandle, key: str | None = None) -> None:
@@ -191,26 +195,31 @@ class Lab:
 
         Args:
             run: the run.
-            key: the key of the wait. Default: any signal.
+            key: the key of the wait. Default: any signal or answer; sleeps and children end by themselves.
 
         Raises:
             RunStuck: the run has ended, or can never wait for this.
         """
+        __tracebackhide__ = True
         if key is not None and not isinstance(key, str):
             raise InvalidArguments("key", f"must be the key of a wait, such as 'approval', got {key!r:.80}")
         self._require(run)
         self.run(self._until_waiting(run, key))
 
     async def _until_waiting(self, run: RunHandle, key: str | None) -> None:
+        others: dict[str, None] = {}  # keys that it waited for instead, in order
+
         async def is_there() -> bool:
             job = await self._row(run)
+            others.update(dict.fromkeys(signal_keys(job)))
             return job.state in TERMINAL_JOB_STATES or waits_for(job, key)
 
         await self.until(is_there)
         job = await self._row(run)
         if not waits_for(job, key):
             what = f"does not wait for {key!r}" if key is not None else "does not wait"
-            raise RunStuck(f"run {run.id} {what}: {await self.explained(run)}")
+            waited = f", it waited for {', '.join(map(repr, others))}" if others else ""
+            raise RunStuck(f"run {run.id} {what}{waited}: {await self.explained(run)}")
 
     def result(self, run: RunHandle) -> Any:
         """Let time move until a run ends, and return its result.
@@ -221,6 +230,7 @@ class Lab:
             RunCanceled: the run was canceled.
             RunTimedOut: the run exceeded its deadline.
         """
+        __tracebackhide__ = True
         self._require(run)
         return self.run(self._result(run))
 
@@ -235,6 +245,7 @@ class Lab:
 
     def history(self, run: RunHandle) -> list[Event]:
         """Return the events of a run's job, oldest first."""
+        __tracebackhide__ = True
         self._require(run)
         return run.events()
 
@@ -248,6 +259,7 @@ class Lab:
         Raises:
             InvalidArguments: the call is not a step or tool, or the stand-in takes other arguments.
         """
+        __tracebackhide__ = True
         if not isinstance(call, Call):
             raise InvalidArguments("call", f"must be a step or tool, got {call!r:.80}")
         check_fake(fake, call)
@@ -261,12 +273,13 @@ class Lab:
         Args:
             job: the job.
             args: its positional arguments.
-            kwargs: its keyword arguments, and ``signals={key: payload}``: what to send when it waits for a key. With
-                ``only=(3, "crash after")`` one case runs alone.
+            kwargs: its keyword arguments, and ``signals={key: payload}``: what to send when it or a child waits for a
+                key. With ``only=(3, "crash after")`` one case runs alone.
 
         Raises:
             CrashFailure: a tool acted twice, something was lost, or the job ended otherwise.
         """
+        __tracebackhide__ = True
         from holdfast.testing.crashes import crash_everywhere  # noqa: PLC0415 - it imports this module
 
         return crash_everywhere(self, job, args, kwargs)
@@ -277,6 +290,7 @@ class Lab:
         Raises:
             ReplayFailure: the code asks for something else than it did.
         """
+        __tracebackhide__ = True
         from holdfast.testing.replays import check_replays  # noqa: PLC0415 - as above
 
         events = self.history(run)
@@ -294,6 +308,7 @@ class Lab:
         Raises:
             ReplayFailure: the code would ask for something else, or there is no history yet.
         """
+        __tracebackhide__ = True
         from holdfast.testing.replays import ReplayFailure, require_fit  # noqa: PLC0415 - as above
 
         if self._golden is None:
@@ -310,6 +325,7 @@ class Lab:
 
     def _require(self, run: RunHandle) -> None:
         """Refuse what is not a run of this lab."""
+        __tracebackhide__ = True
         if not isinstance(run, RunHandle):
             raise InvalidArguments("run", f"must be what lab.start returned, got {run!r:.80}")
         self.run(self._row(run))
@@ -323,6 +339,11 @@ class Lab:
 
     # Parts that `crashes` uses
 
+    @property
+    def apps(self) -> Sequence[App]:
+        """The apps that the lab has borrowed."""
+        return self._apps
+
     def another(self, later_seconds: float = 0.0) -> Lab:
         """Return a new lab of the same kind."""
         return Lab(self._kind, start_at=self._start_at + timedelta(seconds=later_seconds))
@@ -333,6 +354,7 @@ class Lab:
         Raises:
             InvalidArguments: the lab is closed.
         """
+        __tracebackhide__ = True
         try:
             self._require_open()
         except InvalidArguments:
@@ -341,12 +363,16 @@ class Lab:
         return self._through_portal(story)
 
     def _through_portal(self, story: Coroutine[Any, Any, T]) -> T:
+        __tracebackhide__ = True  # pytest shows the line of the test, and not those of the lab
         try:
             return self._portal.run(story)
         except LoopDied as error:
             raise RealWork(str(error)) from error
+        except HoldfastError as error:  # its message says it all; the frames of another thread say nothing
+            raise error.with_traceback(None) from error.__cause__
 
     def _require_open(self) -> None:
+        __tracebackhide__ = True
         if self._is_closed:
             raise InvalidArguments("lab", "is closed: use it inside its `with` block, or in the test of its fixture")
 
@@ -539,10 +565,16 @@ def replaced(call: Call[..., Any], fake: Callable[..., Any]) -> Any:
 
 def waits_for(job: Job, key: str | None) -> bool:
     """Return whether a job waits for a signal with this key, or for any signal."""
-    if job.wait is None or job.state in TERMINAL_JOB_STATES:
-        return False
-    keys = [place.correlation_key for place in job.wait.places() if place.correlation_key is not None]
+    keys = signal_keys(job)
     return key in keys if key is not None else bool(keys)
+
+
+def signal_keys(job: Job) -> list[str]:
+    """Return the keys of what a job waits for that the test must send: not the ends of sleeps and children."""
+    if job.wait is None or job.state in TERMINAL_JOB_STATES:
+        return []
+    keys = [place.correlation_key for place in job.wait.places()]
+    return [key for key in keys if key is not None and not key.startswith(ENDING_THEMSELVES)]
 
 
 def moves_itself(job: Job) -> bool:
