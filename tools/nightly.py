@@ -15,7 +15,6 @@ import contextlib
 import importlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -316,23 +315,14 @@ def _cells(counts: Counter[str]) -> str:
 
 def facts_of(begun: datetime, seconds: float) -> dict[str, str]:
     """Describe the run: when, on which commit, on what machine, for how long."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    machine = f"{os.cpu_count()} cores, {memory:.0f} GB of memory, {platform.system()} on {platform.machine()}"
+    from support.run_facts import commit, machine  # noqa: PLC0415 - of the folder that was added above
+
     return {
         "date": f"{begun:%Y-%m-%d %H:%M} UTC",
-        "commit": _commit(),
+        "commit": commit([PAGE.name]),
         "duration": f"{seconds / 60:.0f} minutes, one part after the other",
-        "machine": f"{machine}, Python {platform.python_version()}",
+        "machine": machine(),
     }
-
-
-def _commit() -> str:
-    def git(*words: str) -> str:
-        command = ["git", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.strip()
-
-    changed = [line for line in git("status", "--porcelain").splitlines() if not line.endswith(PAGE.name)]
-    return git("rev-parse", "--short=12", "HEAD") + (" with local changes" if changed else "")
 
 
 def nightly(seconds: float, seed: int, page: Path) -> int:

@@ -3,6 +3,7 @@
 A seed that breaks a rule is shrunk, and printed with the line that repeats it.
 
     python tools/simulate.py SEEDS [FIRST]      play the seeds from FIRST on, on all cores
+    python tools/simulate.py SEEDS FIRST --record FILE    also write the tally to a file every minute; go on after a stop
     python tools/simulate.py SEEDS FIRST --first    stop at the first seed that breaks a rule, on one core
     python tools/simulate.py --seed SEED        play one seed, and print its trace
     python tools/simulate.py --scenario JSON    play one scenario, and print its trace
@@ -19,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -27,11 +27,11 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.simulation.bugs import BUGS, SEEDS_MAX, Bug, hunt
-from support.simulation.campaign import Failure, Tally, campaign, checked, undisturbed
+from support.simulation.campaign import Failure, Tally, campaign, checked, shared, undisturbed
+from support.simulation.record import begun_or_continued
 from support.simulation.scenario import Scenario, drawn
 from support.simulation.shrink import shrink
 
-CHUNK = 50  # seeds that one process plays before it reports
 TOLD_SECONDS = 60.0  # between two lines of the tally
 SHRUNK_MAX = 3  # failures that are shrunk: others are often the same
 
@@ -46,7 +46,7 @@ def main() -> int:
         return _one(scenario)
     if options.first:
         return _first(options.seeds, options.begin)
-    return _many(options.seeds, options.begin, options.cores)
+    return _many(options.seeds, options.begin, options.cores, options.record)
 
 
 def _options() -> argparse.Namespace:
@@ -57,6 +57,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--bugs", nargs="?", const="", metavar="TEXT")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--scenario")
+    parser.add_argument("--record", type=Path)
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 
@@ -65,18 +66,20 @@ def _decoded(text: str) -> Scenario:
     return msgspec.json.decode(text, type=Scenario)
 
 
-def _many(seeds: int, begin: int, cores: int) -> int:
-    tally, begun, told = Tally(failures=[]), time.monotonic(), time.monotonic()
-    chunks = [range(at, min(at + CHUNK, begin + seeds)) for at in range(begin, begin + seeds, CHUNK)]
-    with ProcessPoolExecutor(cores) as pool:
-        for part in pool.map(campaign, chunks):
-            for failure in part.failures:
-                print(f"seed {failure.seed} failed: {failure.text}", flush=True)
-            tally.add(part)
-            if time.monotonic() - told > TOLD_SECONDS:
-                told = time.monotonic()
-                print(tally, flush=True)
-    _print_tally(tally, time.monotonic() - begun)
+def _many(seeds: int, first: int, cores: int, path: Path | None) -> int:
+    record = begun_or_continued(path, first, seeds)
+    tally, before, begun, told = record.tally, record.seconds, time.monotonic(), time.monotonic()
+    for part in shared(range(first + tally.seeds, first + seeds), cores):
+        for failure in part.failures:
+            print(f"seed {failure.seed} failed: {failure.text}", flush=True)
+        tally.add(part)
+        record.seconds = before + time.monotonic() - begun
+        if time.monotonic() - told > TOLD_SECONDS or tally.seeds == seeds:
+            told = time.monotonic()
+            print(tally, flush=True)
+            if path is not None:
+                record.save(path)
+    _print_tally(tally, record.seconds)
     with undisturbed():
         for failure in tally.failures[:SHRUNK_MAX]:
             _print_shrunk(failure)
@@ -84,7 +87,7 @@ def _many(seeds: int, begin: int, cores: int) -> int:
 
 
 def _print_tally(tally: Tally, seconds: float) -> None:
-    print(f"{tally}; {seconds:.0f} s")
+    print(f"in {seconds:.0f} s:")
     for what, count in sorted(tally.counts.items()):
         print(f"  {count:>12,} {what}")
 

@@ -8,9 +8,12 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import msgspec
@@ -21,6 +24,8 @@ from support.simulation.world import Outcome, simulate
 
 STUCK_SECONDS = 20.0  # of CPU time, after which a callback is taken to never end
 COLLECTED_EVERY = 20  # simulations between two collections of garbage
+SIMULATOR = "simulator"  # the rule that a seed breaks whose simulation itself fails
+CHUNK = 50  # seeds that one process plays before it reports
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -97,16 +102,52 @@ def campaign(seeds: Iterable[int], *, stop_at_first: bool = False) -> Tally:
     tally, begun = Tally(), time.process_time()
     with undisturbed():
         for number, seed in enumerate(seeds, start=1):
-            outcome = checked(drawn(seed))
-            tally.seeds += 1
-            tally.virtual_seconds += outcome.seconds
-            tally.counts += outcome.counts
-            if outcome.violations:
-                rules = [violation.rule for violation in outcome.violations]
-                tally.failures.append(Failure(seed, rules, str(outcome.violations[0])))
-                if stop_at_first:
-                    break
+            _play(seed, tally)
+            if tally.failures and stop_at_first:
+                break
             if number % COLLECTED_EVERY == 0:
                 gc.collect()
     tally.cpu_seconds = time.process_time() - begun
+    return tally
+
+
+def _play(seed: int, tally: Tally) -> None:
+    """Play a seed. An error of the simulator itself is a failure of the seed: the seeds after it are played too."""
+    tally.seeds += 1
+    try:
+        outcome = checked(drawn(seed))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported with the seed
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        tally.failures.append(Failure(seed, [SIMULATOR], f"{SIMULATOR}: {error!r} at {at.filename}:{at.lineno}"))
+        return
+    tally.virtual_seconds += outcome.seconds
+    tally.counts += outcome.counts
+    if outcome.violations:
+        rules = [violation.rule for violation in outcome.violations]
+        tally.failures.append(Failure(seed, rules, str(outcome.violations[0])))
+
+
+def shared(seeds: range, cores: int) -> Iterator[Tally]:
+    """Play seeds in processes, and return the tally of each `CHUNK` of them, in order.
+
+    A process that dies fails the seed that it played. The others go on.
+    """
+    left = deque(range(at, min(at + CHUNK, seeds.stop)) for at in range(seeds.start, seeds.stop, CHUNK))
+    while left:
+        with ProcessPoolExecutor(cores) as pool, contextlib.suppress(BrokenProcessPool):
+            for part in pool.map(campaign, list(left)):
+                left.popleft()
+                yield part
+        if left:
+            yield _one_by_one(left.popleft())
+
+
+def _one_by_one(seeds: range) -> Tally:
+    tally = Tally(failures=[])
+    for seed in seeds:
+        with ProcessPoolExecutor(1) as pool:
+            try:
+                tally.add(pool.submit(campaign, range(seed, seed + 1)).result())
+            except BrokenProcessPool:
+                tally.add(Tally(seeds=1, failures=[Failure(seed, [SIMULATOR], f"{SIMULATOR}: its process died")]))
     return tally

@@ -55,6 +55,7 @@ class Clients:
         self.keys: dict[tuple[str, str], str] = {}  # the job of an idempotency key
         self._claimable: set[tuple[str, int]] = set()  # jobs that a free worker had left in the last round
         self._numbers = 0
+        self._due = 0  # writes of the scenario whose time has not come
         process.loop.call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -67,7 +68,12 @@ class Clients:
             self._at(act.at, partial(self._act, act))
 
     def _at(self, at: float, do: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.process.loop.call_later(at, lambda: self._tasks.append(self.process.loop.create_task(do())))
+        self._due += 1
+        self.process.loop.call_later(at, self._do, do)
+
+    def _do(self, do: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._due -= 1
+        self._tasks.append(self.process.loop.create_task(do()))
 
     async def _write(self, command: Any) -> Any:
         """Write a command, and try again while the store is unavailable. Return None if it stays so."""
@@ -177,9 +183,9 @@ class Clients:
         simulation.violated("liveness", f"jobs have not ended after {ROUNDS_MAX} rounds: {'; '.join(ways)}")
 
     def _writes_left(self) -> bool:
-        """Return whether a client still tries to write, such as a start that may come after all jobs have ended."""
+        """Return whether a client has still to write, such as a start that may come after all jobs have ended."""
         healing = asyncio.current_task()
-        return any(not task.done() for task in self._tasks if task is not healing)
+        return self._due > 0 or any(not task.done() for task in self._tasks if task is not healing)
 
     async def _clear_queues(self) -> bool:
         """End schedules, limits and pauses of queues. Return whether there were any."""

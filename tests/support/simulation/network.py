@@ -30,6 +30,34 @@ def finished(coroutine: Any) -> Any:
         return end.value
 
 
+class _SameThread(asyncio.AbstractEventLoop):
+    """The loop of code that `finished` runs. What such code gives to a thread is done at once."""
+
+    def run_in_executor(  # type: ignore[override]  # - what it returns is a future
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        del executor
+        answer = asyncio.Future[Any](loop=self)
+        try:
+            answer.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
+            answer.set_exception(error)
+        return answer
+
+    def get_debug(self) -> bool:
+        return False
+
+
+def finished_with_threads(coroutine: Any) -> Any:
+    """Run a coroutine that waits for nothing but its own threads to its end."""
+    before = asyncio._get_running_loop()
+    asyncio._set_running_loop(_SameThread())  # type: ignore[abstract]  # - what is used of it
+    try:
+        return finished(coroutine)
+    finally:
+        asyncio._set_running_loop(before)
+
+
 class Network:
     """All connections of one simulation.
 

@@ -11,7 +11,7 @@ from holdfast.machines import Event, JobState
 from holdfast.schedules.calendar import calendar_of
 from holdfast.schedules.schedule import stream_of
 from holdfast.store import Job
-from support.simulation.network import finished
+from support.simulation.network import finished, finished_with_threads
 from support.simulation.programs import acts_of, fails, mismatch
 from support.simulation.scenario import JobSpec
 from support.simulation.watch import final_fields
@@ -51,7 +51,7 @@ def judge(simulation: Simulation) -> None:
 def verify(simulation: Simulation, rows: Mapping[str, Job]) -> None:
     """Check the streams of jobs, and that their rows follow from them (J6)."""
     for name, row in rows.items():
-        for violation in finished(violations_of(simulation.store, row)):
+        for violation in finished_with_threads(violations_of(simulation.store, row)):
             simulation.violated(violation.rule, f"{name}: {violation.message}")
 
 
