@@ -13,7 +13,8 @@ from holdfast.engine.worker import Worker
 from holdfast.errors import InvalidSetting
 from holdfast.machines import JobEvent
 from holdfast.ready import raise_violation
-from support.stories import play, until
+from holdfast.store.commands import WORK
+from support.stories import drain, play, until
 
 
 async def _is(so: bool) -> bool:
@@ -65,6 +66,45 @@ def test_a_used_up_rate_is_told_and_the_next_token_brings_the_next_job(app: App)
         worker.stop()
         await task
         assert worker.gate.counts().violations == 0
+
+    play(story())
+
+
+def test_a_worker_that_does_not_know_the_time_yet_handles_a_used_up_rate(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first question for the time takes long, and it hears of work before the answer."""
+
+    async def story() -> None:
+        errors: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+        @app.job
+        async def work() -> None:
+            pass
+
+        await app.aset_limits(Limits(queue="default", rate=1, rate_seconds=3600, burst=1))
+        await work.astart()
+        await drain(app)
+        store, asked, answered = app.store(), asyncio.Event(), asyncio.Event()
+        now = store.now
+
+        async def slow() -> float:
+            asked.set()
+            await answered.wait()
+            return await now()
+
+        monkeypatch.setattr(store, "now", slow)
+        worker, task = working(app)
+        await asked.wait()
+        await work.astart()
+        worker._heard(WORK)  # as the notice of the start says, which may be late
+        await worker._claims_answered()
+        answered.set()
+        await until(lambda: _is("rate" in (worker.gate.why() or "")))
+        worker.stop()
+        await task
+        assert errors == []
 
     play(story())
 

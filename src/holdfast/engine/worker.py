@@ -249,7 +249,7 @@ class Worker:
             if self._dead is not None:
                 raise self._dead
             self._wake.clear()
-            self._may_claim_early = True
+            self._may_claim_early = self._asked_at > float("-inf")  # to wait for a limit needs the store's time
             try:
                 begun = await self._time()
                 has_news = self._news & WORK  # without it no new due time was written
