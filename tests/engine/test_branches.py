@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, Permanent, StepFailed, WaitTimeout, gather, sleep, uuid4, wait_for
+from holdfast import App, Backoff, Done, Permanent, StepFailed, WaitTimeout, gather, sleep, uuid4, wait_for
 from holdfast.machines import JobState
 from support.stories import drain, play
 
@@ -564,6 +564,55 @@ def test_a_tool_that_was_cut_off_is_asked_about_when_a_retry_no_longer_cuts_it_o
         await app.aresolve(again.run_id, question.payload["node"], done="a receipt")
         await drain(app)
         assert await app.aoutcome(again.run_id) == ["a receipt", "well"]
+        assert await app.averify() == {}
+
+    play(story())
+    assert acted == ["4242"]
+
+
+def test_a_tool_in_doubt_may_be_cut_off_again_and_stays_in_doubt(app: App) -> None:
+    """Each retry cuts it off before its doubt is settled. The history stays legal, and the tool acts once (E4, E5)."""
+    acted: list[str] = []
+    events = [asyncio.Event(), asyncio.Event(), asyncio.Event()]  # each try of the step waits for one
+    tries: list[int] = []
+
+    async def reconcile(card: str, external_key: str) -> Done:
+        del card, external_key
+        if len(tries) < 3:
+            events[len(tries)].set()
+            await asyncio.Event().wait()  # until it is cut off
+        return Done("a receipt")
+
+    @app.tool(reconcile=reconcile)
+    async def charge(card: str) -> str:
+        acted.append(card)
+        events[0].set()
+        await asyncio.Event().wait()
+        return "never"
+
+    @app.step
+    async def flaky() -> str:
+        if len(tries) == 3:
+            return "well"
+        await events[len(tries)].wait()
+        tries.append(1)
+        raise Permanent("not now")
+
+    @app.job
+    async def work() -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            both = [group.create_task(charge("4242")), group.create_task(flaky())]
+        return [each.result() for each in both]
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        run = handle.id
+        for _ in range(3):
+            assert await app.averify() == {}
+            run = (await app.aretry(run, actor="an operator", reason="it is back")).run_id
+            await drain(app)
+        assert await app.aoutcome(run) == ["a receipt", "well"]
         assert await app.averify() == {}
 
     play(story())

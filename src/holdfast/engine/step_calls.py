@@ -135,10 +135,13 @@ class Calls:
 
         The call is settled, whatever it has done. No operator is asked about it.
         """
-        if node not in self._declared and node not in self._attempt.replay.in_doubt:
-            return [cut_off(node)]
+        replay = self._attempt.replay
+        has_open_try = node in self._declared or (node in replay.in_doubt and node not in replay.undeclared)
         self._declared.discard(node)
-        self._attempt.replay.in_doubt.pop(node, None)
+        replay.in_doubt.pop(node, None)
+        replay.undeclared.discard(node)
+        if not has_open_try:  # a tool whose last try was cut off, too, stays in doubt
+            return [cut_off(node)]
         reason = "the job's code stopped waiting for it"
         return self._failure(call, node, CUT_OFF, reason, retry_at=None, hopeless=True)
 
