@@ -42,6 +42,7 @@ class CommitWatcher:
         look: returns whether another process has committed; called from the thread.
         tick: is called from the thread at its start and every `FLOOR_SECONDS`; it must not read the store.
         poll_seconds: longest pause between two looks while commits go on.
+        is_own: returns whether the last ring was this process's own and nothing of others is left to report.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class CommitWatcher:
         look: Callable[[], bool],
         poll_seconds: float,
         tick: Callable[[], None] = lambda: None,
+        is_own: Callable[[], bool] = lambda: False,
     ) -> None:
         self._log = log
         self._look = look
         self._tick = tick
+        self._is_own = is_own
         self._ticked_at = float("-inf")
         self._poll_seconds = poll_seconds
         self._stopping = threading.Event()
@@ -86,16 +89,17 @@ class CommitWatcher:
         seen = self._size()
         while not self._stopping.is_set():
             self._tick_in_time()
+            rung = False
             if self._watched is None:
                 self._stopping.wait(self._poll_seconds)
-            elif not self._rung(self._watched) and self._size() == seen:
+            elif not (rung := self._rung(self._watched)) and self._size() == seen:
                 continue
             if self._stopping.is_set():
                 return
             seen = self._size()
-            found = True
+            found = not (rung and self._is_own())
             with contextlib.suppress(RuntimeError):  # a subscriber has closed its loop: no notice is missed
-                found = self._look()
+                found = found and self._look()
             pause = pace.after(time.monotonic(), found=found)
             if self._watched is not None and pause:
                 self._stopping.wait(pause)
