@@ -78,6 +78,10 @@ class Conductor(Protocol):
         """Call a step or a tool, or return its recorded result."""
         ...
 
+    def call_in_thread(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a step or a tool as `call` does, for a thread, which has the result when this returns."""
+        ...
+
     def child(
         self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:

@@ -116,8 +116,8 @@ class Call(Generic[P, R]):
             if self.tool:
                 _refuse_unrecorded(self.name)
             return self.function(*args, **kwargs)
-        outcome: Any = running.call(self, args, dict(kwargs))
-        return outcome if running.in_loop() else running.from_thread(outcome)  # type: ignore[no-any-return]  # - typed by the function
+        call: Any = running.call if running.in_loop() else running.call_in_thread
+        return call(self, args, dict(kwargs))  # type: ignore[no-any-return]  # - typed by the function
 
     @property
     def function(self) -> Callable[P, R]:

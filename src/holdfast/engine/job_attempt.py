@@ -54,6 +54,7 @@ from holdfast.engine.children import Children, Submission
 from holdfast.engine.ending_events import Written
 from holdfast.engine.job_code import JobCode
 from holdfast.engine.lease import Lease
+from holdfast.engine.own_thread import OwnThread
 from holdfast.engine.replay import Ended, Replay, Success
 from holdfast.engine.report_writer import ReportWriter, put_blob
 from holdfast.engine.run_budget import Budget
@@ -79,7 +80,7 @@ UNDER_WAY_MAX = 512  # events under way before the code has to wait for the disk
 BYTES_UNDER_WAY_MAX = 4 * 1024 * 1024  # of large events of all jobs of the worker, before those with such events wait
 RESULTS_PAUSE_SECONDS = 1.0  # until a job is retried whose large results cannot be read
 UNWINDING_SECONDS = 0.01  # code that catches Suspended and calls again gets slow answers, so it cannot spin
-_PARTS = {"_calls", "_children", "waits", "outcomes", "reports", "budget"}
+_PARTS = {"calls", "_own_thread", "_children", "waits", "outcomes", "reports", "budget"}
 _ENDS = frozenset({JobEvent.COMPLETED.value, JobEvent.FAILED.value, JobEvent.CANCELLED.value})
 _LOGGED = frozenset({JobEvent.FAILED.value, JobEvent.REQUEUED.value})
 
@@ -148,8 +149,13 @@ class Attempt:
     # Parts. Each is made when first needed: many jobs need few of them.
 
     @cached_property
-    def _calls(self) -> Calls:
+    def calls(self) -> Calls:
+        """Return the part that makes calls."""
         return Calls(self)
+
+    @cached_property
+    def _own_thread(self) -> OwnThread:
+        return OwnThread(self)
 
     @cached_property
     def _children(self) -> Children:
@@ -183,6 +189,9 @@ class Attempt:
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.code = JobCode(self, self.job, self.replay, self.loop, self.threads)
+        if not self._function.is_async:
+            _ = self._own_thread  # made here, because threads use it
+        self.brief_steps = host.brief_steps
         self._timer = self._deadline_timer()
         context = self._context = contextvars.copy_context()
         context.run(self._set_up)
@@ -601,16 +610,14 @@ class Attempt:
     # Conductor: what the code calls
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        return self._tracked(
-            call.name, lambda: self._calls.call(call, call.signature.encode(args, kwargs, self._limit))
-        )
+        return self.tracked(call.name, lambda: self.calls.call(call, call.signature.encode(args, kwargs, self._limit)))
 
     def wait(
         self, key: str, timeout: float | None, wait_type: str, form: Form | None = None
     ) -> Coroutine[Any, Any, Any]:
         if form is None:
-            return self._tracked("wait_for", lambda: self._wait(key, timeout, wait_type))
-        return self._tracked("wait_for", lambda: self._answer(key, timeout, form))
+            return self.tracked("wait_for", lambda: self._wait(key, timeout, wait_type))
+        return self.tracked("wait_for", lambda: self._answer(key, timeout, form))
 
     async def _wait(
         self,
@@ -637,7 +644,7 @@ class Attempt:
                 asked = {"schema": form.schema, "misfit": error.reason[:MISFIT_MAX]}
 
     def sleep(self, duration: float) -> Coroutine[Any, Any, None]:
-        return self._tracked("sleep", lambda: self._sleep(duration))
+        return self.tracked("sleep", lambda: self._sleep(duration))
 
     async def _sleep(self, duration: float) -> None:
         node = self.replay.node("sleep", {}, f"{duration:g}")
@@ -647,11 +654,9 @@ class Attempt:
     def child(
         self, job: JobFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        return self._tracked(
-            job.name, lambda: self._children.call(job, job.signature.encode(args, kwargs, self._limit))
-        )
+        return self.tracked(job.name, lambda: self._children.call(job, job.signature.encode(args, kwargs, self._limit)))
 
-    def _tracked(self, name: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
+    def tracked(self, name: str, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of a durable call. It begins when the code awaits it."""
         token = object()
         return self.code.tracked(token, name, self._call(token, begin))
@@ -758,6 +763,11 @@ class Attempt:
         """Return whether the code has reported progress or exports."""
         return "reports" in vars(self)
 
+    @property
+    def is_exporting(self) -> bool:
+        """Return whether exports of the code are not written yet. Safe from any thread."""
+        return self.reported and self.reports.is_exporting
+
     async def exports_written(self) -> None:
         """Wait until every export so far is written, or the attempt is lost by it."""
         if self.reported:
@@ -783,6 +793,16 @@ class Attempt:
 
     # Threads
 
+    def call_in_thread(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._function.is_async and self._own_thread.takes(call):
+            return self._own_thread.call(call, args, kwargs)
+        return self.from_thread(self.call(call, args, kwargs))
+
+    def is_undisturbed(self) -> bool:
+        """Return whether nothing but the code itself has a say in what follows, so that its thread may go on alone."""
+        asked = self.pausing or self.budgeted or self._effects is not None
+        return not asked and self.goes_on() and not self.is_far_ahead() and self.code.is_alone
+
     def in_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
@@ -807,7 +827,13 @@ class Attempt:
             seen = {"natives": loop.handed, "native_labels": loop.handed_labels}
             loop.handed, loop.handed_labels = [], []
             events = ((kind, {**fields, **seen}), *events[1:])
-        self.journal.append(self, [(kind, freeze_plain(payload)) for kind, payload in events])
+        self.record_frozen([(kind, freeze_plain(payload)) for kind, payload in events])
+
+    def record_frozen(self, events: list[tuple[str, Frozen]]) -> None:
+        """Write events with the next batch."""
+        if self.write_closed:
+            raise Suspended
+        self.journal.append(self, events)
         self.recorded_events += len(events)
 
     def written(self, count: int, error: Exception | None) -> None:

@@ -310,6 +310,12 @@ class JobCode:
         """Return whether the code is at a place that the history has not passed."""
         return self.live or not self._replay.goes_further
 
+    @property
+    def is_alone(self) -> bool:
+        """Return whether the code is past its history, and nothing of it but its own function is under way."""
+        busy = self.open or self._foreign_calls or self.loop.natives_made or self._cleaning_up or self._closed
+        return self.frontier and not busy and not self._replay.may_be_unasked
+
     # What the code calls
 
     def tracked(self, token: object, name: str, coroutine: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:

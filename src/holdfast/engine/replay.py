@@ -19,6 +19,7 @@ event has the new name, too. So code that has dropped the alias finds the call b
 from __future__ import annotations
 
 import re
+import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -152,6 +153,7 @@ class Replay:
         self.answers: dict[str, dict[str, Any]] = {}  # node of a tool → the operator's answer
         self.completed_waits: dict[str, dict[str, Any]] = {}
         self.values: dict[str, Any] = {}
+        self._numbering = threading.Lock()  # threads of the code may make calls at the same time
         self._waited_at: set[str] = set()  # nodes of all waits
         self.waited_for: set[str] = set()  # keys of all waits: the job was suspended there, so its children are started
         self.tries: defaultdict[str, int] = defaultdict(int)
@@ -183,10 +185,11 @@ class Replay:
         # The number among equal calls follows a `#`. A `#` in a key is doubled, so "x#2" is not the second "x".
         identity = key.replace("#", "##") if key is not None else fingerprint(arguments)[:12]
         label = f"{name}:{identity}"
-        if aliases or self._renamed:
-            label, node = self._of_renamed(name, identity, aliases, in_plan=at is not None)
-        else:
-            node = self._numbered(label)
+        with self._numbering:
+            if aliases or self._renamed:
+                label, node = self._of_renamed(name, identity, aliases, in_plan=at is not None)
+            else:
+                node = self._numbered(label)
         self._begun_runs.pop(node, None)
         _trail.set(crc32(label.encode(), _trail.get()))
         return node

@@ -480,5 +480,8 @@ class ReplayCheck:
     def in_loop(self) -> bool:
         return threading.get_ident() == self._thread
 
+    def call_in_thread(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.from_thread(self.call(call, args, kwargs))
+
     def from_thread(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.code.from_thread(coroutine)

@@ -124,6 +124,11 @@ class ReportWriter:
         if not task.cancelled():
             task.exception()  # mark as retrieved: the end of the attempt reads it
 
+    @property
+    def is_exporting(self) -> bool:
+        """Return whether exports are not written yet."""
+        return bool(self._exports_under_way)
+
     async def exports_written(self) -> None:
         """Wait until every export so far is written, or the attempt is lost by it."""
         if self._exports_under_way:

@@ -24,7 +24,7 @@ import inspect
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -92,21 +92,44 @@ class Calls:
 
     async def call(self, call: Call[..., Any], arguments: dict[str, Any]) -> Any:
         """Wait for the outcome of a call. Runs in the job's code."""
+        node = self._attempt.replay.node(call.name, arguments, call.key, call.aliases)
+        return await self.outcome(call, node, arguments)
+
+    async def outcome(
+        self,
+        call: Call[..., Any],
+        node: str,
+        arguments: dict[str, Any],
+        ran: Callable[[], Awaitable[Any]] | None = None,
+    ) -> Any:
+        """Wait for the outcome of a call with this identity.
+
+        Args:
+            call: the step or tool.
+            node: its identity.
+            arguments: its arguments.
+            ran: gives the function's result or error, if its declared try has ended (see `own_thread`).
+        """
         attempt = self._attempt
-        node = attempt.replay.node(call.name, arguments, call.key, call.aliases)
-        begin = partial(self._begin, call, arguments, contextvars.copy_context())
+        begin = partial(self._begin, call, arguments, contextvars.copy_context(), ran)
         cut = partial(self._cut_off, call, node)
         outcome = await attempt.code.outcome(node, call.name, begin, arguments, cut, acts=call.tool)
         return recorded_outcome(call, node, outcome)
 
     def _begin(
-        self, call: Call[..., Any], arguments: dict[str, Any], context: contextvars.Context, pending: Pending
+        self,
+        call: Call[..., Any],
+        arguments: dict[str, Any],
+        context: contextvars.Context,
+        ran: Callable[[], Awaitable[Any]] | None,
+        pending: Pending,
     ) -> None:
         """Start a call on the worker's loop, in a copy of the caller's context without the conductor."""
         attempt = self._attempt
         attempt.waits.busy += 1
-        context.run(_leave_job)
-        driver = pending.driver = attempt.loop.create_task(self._drive(call, pending.node, arguments), context=context)
+        context.run(leave_job)
+        driving = self._drive(call, pending.node, arguments, ran)
+        driver = pending.driver = attempt.loop.create_task(driving, context=context)
         attempt.under_way.add(driver)
         driver.add_done_callback(partial(self._ended, call, pending), context=context)
 
@@ -145,15 +168,12 @@ class Calls:
         reason = "the job's code stopped waiting for it"
         return self._failure(call, node, CUT_OFF, reason, retry_at=None, hopeless=True)
 
-    async def _drive(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End:
+    async def _drive(
+        self, call: Call[..., Any], node: str, arguments: dict[str, Any], ran: Callable[[], Awaitable[Any]] | None
+    ) -> _End:
         """Run a call until it has an outcome."""
         attempt = self._attempt
-        if attempt.is_far_ahead():
-            await attempt.durable()
-        if attempt.pausing:
-            await attempt.waits.pause()
-        effect = attempt.outcomes.take_effect(node)
-        end = await self._catch_up(call, node, arguments, effect) if effect is not None else None
+        end = await (self._prepare(call, node, arguments) if ran is None else self._judge(call, node, ran))
         while end is None:
             if node in attempt.replay.in_doubt:
                 end = await self._settle(call, node, arguments)
@@ -165,6 +185,16 @@ class Calls:
                 end = await (self._try if call.gate is None else self._through_gate)(call, node, arguments)
         return end
 
+    async def _prepare(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
+        """Wait until a call may begin. Return its end if an earlier attempt has left its effect."""
+        attempt = self._attempt
+        if attempt.is_far_ahead():
+            await attempt.durable()
+        if attempt.pausing:
+            await attempt.waits.pause()
+        effect = attempt.outcomes.take_effect(node)
+        return await self._catch_up(call, node, arguments, effect) if effect is not None else None
+
     async def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any], effect: Effect) -> _End:
         """Return the end of a call whose effect was kept and whose events were not. It is not called again (E3)."""
         attempt = self._attempt
@@ -175,14 +205,14 @@ class Calls:
         large = content if len(content) > attempt.config.payload_bytes_max else None
         if large is not None:
             return await self._large_success(call, node, effect.result, large, caught_up=True)
-        return self._success(call, node, effect.result, caught_up=True)
+        return self.success(call, node, effect.result, caught_up=True)
 
     async def _large_success(self, call: Call[..., Any], node: str, value: Any, content: bytes, **more: Any) -> _End:
         """Return the end of a call that returned this value, whose JSON is too large for an event."""
         more[FIELD] = await self._attempt.keep_result(content)
-        return self._success(call, node, value, content, **more)
+        return self.success(call, node, value, content, **more)
 
-    def _success(self, call: Call[..., Any], node: str, value: Any, content: bytes | None = None, **more: Any) -> _End:
+    def success(self, call: Call[..., Any], node: str, value: Any, content: bytes | None = None, **more: Any) -> _End:
         """Return the end of a call that returned this value. `content` is its JSON if that is stored apart."""
         outcomes = self._attempt.outcomes
         events = outcomes.events(call, node, value if content is None else None, **more)
@@ -195,6 +225,10 @@ class Calls:
         return _End(Success(value), events, confirm, partial(outcomes.late, node, number, *evidence))
 
     def _declare(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> None:
+        self._attempt.record(self.declaration(call, node, arguments))
+
+    def declaration(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Written:
+        """Return the event for the next try of a call."""
         attempt = self._attempt
         attempt.replay.tries[node] += 1
         kind = TOOL_STARTED if call.tool else NODE_STARTED
@@ -202,7 +236,7 @@ class Calls:
         recorded = arguments if at is None else at.arguments
         payload = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": recorded}
         self._declared.add(node)
-        attempt.record((kind, payload))
+        return kind, payload
 
     async def _due(self, node: str) -> None:
         """Wait until a failed call may be tried again: here, or in the store if the delay is long."""
@@ -239,11 +273,16 @@ class Calls:
         self._declare(call, node, arguments)
         if call.tool:
             await attempt.durable()  # declaration before action (E4)
+        return await self._judge(call, node, partial(self._invoke, call, node, arguments))
+
+    async def _judge(self, call: Call[..., Any], node: str, running: Callable[[], Awaitable[Any]]) -> _End | None:
+        """Await the function of a declared try. Return the end of the call, or None for another try."""
+        attempt = self._attempt
         try:
-            result = await self._invoke(call, node, arguments)
+            result = await running()
             if attempt.reported:
                 await attempt.reports.exports_written()
-            value, content = self._encoded(call, result)
+            value, content = self.encoded(call, result)
         except _TimedOut:
             await attempt.exports_written()
             self._note_failure(call, node, TimeoutError("step timeout"))
@@ -264,9 +303,9 @@ class Calls:
             await attempt.outcomes.keep(call, node, value, content)
         if content is not None:
             return await self._large_success(call, node, value, content)
-        return self._success(call, node, value)
+        return self.success(call, node, value)
 
-    def _encoded(self, call: Call[..., Any], result: Any) -> tuple[Any, bytes | None]:
+    def encoded(self, call: Call[..., Any], result: Any) -> tuple[Any, bytes | None]:
         """Return a result as a JSON value, and its JSON if it is too large for an event."""
         config = self._attempt.config
         return call.signature.encode_large(result, config.payload_bytes_max, config.result_bytes_max, may_extend=False)
@@ -311,7 +350,7 @@ class Calls:
         """Run a plain function in a thread. A thread cannot be stopped, so a tool's late result is kept as evidence."""
         attempt = self._attempt
         if not call.tool:
-            return await attempt.in_thread(call.function, kwargs)
+            return await attempt.in_thread(partial(attempt.brief_steps.run, call), {"kwargs": kwargs})
         reporting = AbandonableTool(call.function, self._late_callback(call, node, attempt.replay.tries[node]))
         try:
             return await attempt.in_thread(reporting, kwargs)
@@ -419,11 +458,11 @@ class Calls:
                 self._declare(call, node, arguments)  # its end needs a declaration: the last try was cut off
         match answer.get("answer"):
             case "done":
-                value, content = self._encoded(call, answer.get("result"))
+                value, content = self.encoded(call, answer.get("result"))
                 await attempt.outcomes.keep(call, node, value, content)
                 if content is not None:
                     return await self._large_success(call, node, value, content)
-                return self._success(call, node, value)
+                return self.success(call, node, value)
             case "not_done":
                 if node in self._out_of_time:  # this counts as a failed try, so calls are limited
                     self._out_of_time.discard(node)
@@ -438,7 +477,7 @@ class Calls:
         """Return why an operator's answer cannot be the tool's result, or None. The operator is then asked again."""
         if answer.get("answer") == "done":
             try:
-                self._encoded(call, answer.get("result"))
+                self.encoded(call, answer.get("result"))
             except (InvalidResult, PayloadTooLarge) as error:
                 return error_text(error)
         return None
@@ -477,7 +516,7 @@ class Calls:
         raise AssertionError("an operator's answer comes with another attempt")
 
 
-def _leave_job() -> None:
+def leave_job() -> None:
     """Take a context out of the job: what runs in it is not the job's code."""
     conductor.set(None)
     if job_thread.get() is not None:

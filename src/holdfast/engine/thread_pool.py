@@ -213,7 +213,7 @@ class _FutureTask(Future[Any]):
         try:
             result = self._call()
         except BaseException as error:  # the caller gets every error
-            self.set_exception(_for_caller(error))
+            self.set_exception(for_caller(error))
         else:
             self.set_result(result)
 
@@ -239,7 +239,7 @@ class _Call:
         try:
             result, error = self._function(), None
         except BaseException as raised:  # the caller gets every error
-            result, error = None, _for_caller(raised)
+            result, error = None, for_caller(raised)
         try:
             self._inbox.put(self._end, result, error)
         except RuntimeError:
@@ -257,7 +257,7 @@ class _Call:
         return self.future.cancel()
 
 
-def _for_caller(error: BaseException) -> BaseException:
+def for_caller(error: BaseException) -> BaseException:
     """Return what the caller of a function gets for an error of it."""
     if isinstance(error, (SystemExit, KeyboardInterrupt, StopIteration)):
         return as_runtime_error(error)

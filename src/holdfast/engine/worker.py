@@ -36,6 +36,7 @@ from holdfast.engine.config_watcher import watch_settings
 from holdfast.engine.job_attempt import Attempt
 from holdfast.engine.lease_keeper import LeaseKeeper, lose
 from holdfast.engine.lost_attempts import LostAttempts
+from holdfast.engine.own_thread import BriefSteps
 from holdfast.engine.store_clock import StoreClock
 from holdfast.engine.thread_pool import ThreadPool
 from holdfast.engine.worker_gate import SOON_SECONDS, WorkGate, gate_cards
@@ -98,6 +99,7 @@ class Worker:
         self.name = name or new_id()
         self.gate = WorkGate(concurrency or config.concurrency, now=steady, on_violation=on_violation)
         self.running: dict[str, Attempt] = {}  # until their ends are on disk
+        self.brief_steps = BriefSteps()
         self._gates = gates
         self._make_keeper = keeper
         self._fixed_slots = concurrency is not None
@@ -106,8 +108,7 @@ class Worker:
         self._config = config
         self._children = children
         self._effects = effects
-        self._queues = queues
-        self._kept_only = kept_only
+        self._queues, self._kept_only = queues, kept_only
         self._pins = frozenset(key for key, job in entries.items() if job.pin)
         if self._pins and build is None:
             name = ", ".join(sorted(f"{plugin}.{entry}" for plugin, entry in self._pins))

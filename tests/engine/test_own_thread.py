@@ -1,0 +1,285 @@
+"""Plain steps that run in the thread of their plain job: recorded, retried, cancelled and replayed as all others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from holdfast import App, Backoff, RunHandle, StepFailed, export, external_key, now, spend, uuid4, wait_for
+from holdfast.engine import own_thread
+from support.stories import drain, play, quick, until
+
+TRIES = ["node_started", "command_committed", "node_finished"]
+
+
+def outcome(app: App, job: Any, *args: Any) -> tuple[Any, RunHandle]:
+    async def story() -> Any:
+        handle = await app.astart(job, *args)
+        await drain(app)
+        result = await handle.aresult(timeout=60)
+        assert await app.averify() == {}
+        return result, handle
+
+    return play(story())  # type: ignore[no-any-return]
+
+
+def test_a_brief_step_runs_in_the_thread_of_its_job_once_it_is_known_to_be_brief(app: App) -> None:
+    @app.step
+    def where(number: int) -> list[Any]:
+        return [number, threading.get_ident(), external_key()]
+
+    @app.job
+    def work() -> list[Any]:
+        return [threading.get_ident(), [where(number) for number in (1, 2, 1)], [where(2)]]
+
+    (own, ran, again), handle = outcome(app, work)
+    assert [number for number, _, _ in ran] == [1, 2, 1]
+    assert [thread == own for _, thread, _ in [*ran, *again]] == [False, True, True, True], "the first is not known"
+    events = handle.events()
+    nodes = [event.payload["node"] for event in events if event.type == "node_started"]
+    assert [key for _, _, key in [*ran, *again]] == [f"holdfast:{handle.id}:{node}" for node in nodes]
+    assert nodes[2:] == [f"{nodes[0]}#2", f"{nodes[1]}#2"]
+    assert [event.type for event in events] == ["job_created", "job_running", *TRIES * 4, "job_completed"]
+    payloads = [dict(event.payload) for event in events[2:-1]]
+    for payload in payloads:
+        payload.pop("node"), payload.pop("result", None), payload.pop("args", None)
+    assert [payloads[at : at + 3] for at in (3, 6, 9)] == [payloads[:3]] * 3, "they are recorded as the first one is"
+
+
+def test_a_step_that_was_not_brief_runs_in_another_thread(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.step
+    def where(number: int) -> int:
+        del number
+        return threading.get_ident()
+
+    @app.step
+    def becomes_slow() -> None:
+        monkeypatch.setattr(own_thread, "BRIEF_SECONDS", 0.0)
+
+    @app.job
+    def work() -> list[int]:
+        before = [threading.get_ident(), where(1), where(2)]
+        becomes_slow()
+        return [*before, where(3), where(4)]
+
+    (own, _, brief, last_brief, slow), _ = outcome(app, work)
+    assert (brief, last_brief) == (own, own)
+    assert slow != own
+
+
+def test_steps_with_a_timeout_tools_and_async_steps_run_in_threads_of_their_own(app: App) -> None:
+    @app.step(timeout=60)
+    def timed() -> int:
+        return threading.get_ident()
+
+    @app.tool
+    def act() -> int:
+        return threading.get_ident()
+
+    @app.step
+    async def coroutine() -> int:
+        return threading.get_ident()
+
+    @app.job
+    def work() -> list[int]:
+        plain = [timed() for _ in "ab"] + [act() for _ in "ab"]
+        return [threading.get_ident(), *plain, *[coroutine() for _ in "ab"]]  # type: ignore[list-item]  # - in a plain job
+
+    (own, *others), _ = outcome(app, work)
+    assert own not in others
+
+
+def test_a_failure_in_the_thread_of_the_job_is_retried_and_raised_as_any_other(app: App) -> None:
+    tries: list[int] = []
+
+    @app.step(retries=2, backoff=Backoff(first_seconds=0.001))
+    def flaky(number: int, fails: int) -> int:
+        tries.append(number)
+        if tries.count(number) <= fails:
+            raise SystemExit("out") if fails > 2 else ValueError("not yet")
+        return threading.get_ident()
+
+    @app.job
+    def work() -> list[Any]:
+        found: list[Any] = [threading.get_ident() == flaky(number, 0) for number in (0, 1)]
+        found.append(flaky(2, 2) is not None)
+        try:
+            flaky(3, 9)
+        except StepFailed as failure:
+            found += [failure.kind, "SystemExit" in failure.reason]
+        return [*found, threading.get_ident() == flaky(4, 0)]
+
+    found, handle = outcome(app, work)
+    assert found == [False, True, True, "RuntimeError", True, True]
+    assert tries == [0, 1, 2, 2, 2, 3, 3, 3, 4]
+    ends = [event.payload for event in handle.events() if event.type == "node_finished"]
+    assert [end["result_type"] for end in ends] == [
+        "success", "success", "retryable_failure", "retryable_failure", "success",
+        "retryable_failure", "retryable_failure", "retryable_failure", "success",
+    ]  # fmt: skip
+    begun = [event.payload for event in handle.events() if event.type == "node_started"]
+    assert [each["try"] for each in begun] == [1, 1, 1, 2, 3, 1, 2, 3, 1]
+
+
+def test_what_code_does_with_a_result_or_an_argument_changes_nothing_that_is_recorded(app: App) -> None:
+    seen: list[Any] = []
+
+    @app.step
+    def grow(items: list[int]) -> Any:
+        items.append(0)
+        return {"items": items}
+
+    @app.job
+    def work() -> list[Any]:
+        given, kept = [1], []
+        for _ in range(3):
+            result = grow(given)
+            kept.append(list(result["items"]))
+            result["items"].append("mine")
+            given.append(2)
+        wait_for("go")
+        seen.append(kept)
+        return kept
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        await handle.asignal("go")
+        await drain(app)
+        assert await handle.aresult() == [[1, 0], [1, 2, 0], [1, 2, 2, 0]]
+        recorded = [
+            each.payload for each in await handle.aevents() if each.type in {"node_started", "command_committed"}
+        ]
+        assert [each["args"]["items"] for each in recorded[::2]] == [[1], [1, 2], [1, 2, 2]]
+        assert [each["result"]["items"] for each in recorded[1::2]] == seen[-1]
+
+    play(story())
+
+
+def test_values_and_results_of_a_plain_job_are_the_same_after_a_wait(app: App) -> None:
+    rounds: list[Any] = []
+
+    @app.step
+    def echo(value: Any) -> Any:
+        return value
+
+    @app.job
+    def work() -> None:
+        found: list[Any] = []
+        for number in range(5):
+            found += [echo(number), now(), echo(number), uuid4()]
+        rounds.append(found)
+        wait_for("go")
+        found += [echo("after"), now(), echo("after"), uuid4()]
+        rounds.append(found)
+        wait_for("on")
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        for key in ("go", "on"):
+            await handle.asignal(key)
+            await drain(app)
+        assert (await handle.arecord()).status == "succeeded", (await handle.arecord()).error
+        assert await app.averify() == {}
+
+    play(story())
+    assert len({str(found) for found in rounds if len(found) == 20}) == 1
+    assert len({str(found) for found in rounds if len(found) == 24}) == 1
+
+
+def test_the_code_does_not_see_what_a_step_sets_in_its_context(app: App) -> None:
+    colour: ContextVar[str] = ContextVar("colour", default="none")
+
+    @app.step
+    def paint(new: str) -> str:
+        before = colour.get()
+        colour.set(new)
+        return before
+
+    @app.job
+    def work() -> list[str]:
+        colour.set("mine")
+        return [paint("red"), paint("green"), paint("blue"), colour.get()]
+
+    assert outcome(app, work)[0] == ["mine"] * 4
+
+
+def test_code_that_runs_ahead_of_the_loop_and_of_the_disk_is_recorded_in_order(app: App) -> None:
+    @app.step
+    def count(number: int) -> int:
+        return number
+
+    @app.job
+    def work() -> int:
+        return sum(count(number) for number in range(1000))
+
+    result, handle = outcome(app, work)
+    assert result == sum(range(1000))
+    committed = [event.payload["result"] for event in handle.events() if event.type == "command_committed"]
+    assert committed == list(range(1000))
+
+
+def test_results_that_are_large_exports_and_spending_are_on_disk_before_the_step_has_ended(app: App) -> None:
+    @app.step
+    def produce(number: int, size: int) -> str:
+        export({"number": number}, f"report {number}")
+        spend(tokens=number)
+        return "x" * size
+
+    @app.job
+    def work() -> list[int]:
+        return [len(produce(number, size)) for number, size in enumerate((1, 1, 2_000_000, 1))]
+
+    result, handle = outcome(app, work)
+    assert result == [1, 1, 2_000_000, 1]
+    assert [item.name for item in app.exports(handle.id)] == [f"report {number}" for number in range(4)]
+    assert handle.record().metrics["spent"] == {"tokens": 6}
+
+
+def test_a_cancel_is_seen_after_the_step_that_runs_in_the_thread_of_the_job(url: str) -> None:
+    app = App("shop", config=quick(url, grace_seconds=60.0))
+    begun, free = threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    @app.step
+    def step(blocks: bool) -> int:
+        if blocks:
+            begun.set()
+            free.wait(60)
+        return threading.get_ident()
+
+    @app.job
+    def work() -> None:
+        assert step(blocks=False) != threading.get_ident()
+        try:
+            assert step(blocks=True) == threading.get_ident()
+            seen.append("the step has returned")
+            step(blocks=False)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        worker = app.worker()
+        working = asyncio.create_task(worker.arun(until_idle=True))
+        await asyncio.to_thread(begun.wait, 60)
+        await handle.acancel("enough")
+
+        async def worker_knows() -> bool:
+            return not any(each.goes_on() for each in worker._worker.running.values())  # type: ignore[union-attr]
+
+        await until(worker_knows)
+        free.set()
+        await working
+        assert (await handle.arecord()).status == "canceled"
+        assert [event.type for event in await handle.aevents()][-2:] == ["node_finished", "job_cancelled"]
+        await app.aclose()
+
+    play(story())
+    assert seen == ["the step has returned", "cancelled"]
