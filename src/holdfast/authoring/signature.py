@@ -45,6 +45,7 @@ NAME_MAX = 1000  # bytes per key: the index of a database holds no longer ones
 
 EXTENDS = "$extend"  # the only key of a step's result that adds nodes to its plan
 _SECRET = f'"{FIELD}"'.encode()
+_NUMBERS = frozenset({int, float, bool})  # they have nothing to sort, and are no reference to a secret
 _SCALARS = (str, int, float, bool)  # a value whose type is exactly the hint needs no conversion
 
 
@@ -95,7 +96,8 @@ class Signature:
             encoded[name], written = self._plain(name, value)
             size += len(written)
         self._check(encoded)
-        limit(f"the arguments of {self._name}", size, bytes_max)
+        if bytes_max is not None and size > bytes_max:
+            limit(f"the arguments of {self._name}", size, bytes_max)
         return encoded
 
     def _secret(self, name: str, value: Any) -> Any:
@@ -114,7 +116,7 @@ class Signature:
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments by name. The common call, with every parameter given, has a fast path."""
-        if len(args) == len(self._positional) and not kwargs and self._all_positional:
+        if not kwargs and self._all_positional and len(args) == len(self._positional):
             return dict(zip(self._positional, args, strict=True))
         if not args and self._all_positional and kwargs.keys() == self._names:
             return {name: kwargs[name] for name in self._positional}
@@ -141,10 +143,11 @@ class Signature:
         Raises:
             InvalidArguments: they do not fit the function, which has changed since they were stored.
         """
-        try:
-            self._signature.bind(**encoded)
-        except TypeError as error:
-            raise InvalidArguments(self._name, str(error)) from error
+        if not (self._all_positional and encoded.keys() == self._names):
+            try:
+                self._signature.bind(**encoded)
+            except TypeError as error:
+                raise InvalidArguments(self._name, str(error)) from error
         return self.typed(encoded)
 
     def typed(self, encoded: dict[str, Any]) -> dict[str, Any]:
@@ -247,7 +250,8 @@ class Signature:
             if not may_extend and isinstance(value, dict) and value.keys() == {EXTENDS}:
                 message = f"a dict with {EXTENDS!r} alone would add nodes to a plan: return extend(plan)"
                 raise ValueError(message)  # noqa: TRY301 - turned into InvalidResult below
-            encoded, written = self._to_own(value, self._recorder.recordable)
+            record = self._recorder.recordable
+            encoded, written = record(value) if type(value) in _NUMBERS else self._to_own(value, record)
             if type(encoded) is not self._exact_result and self._result is not Any:
                 self._converted(encoded if self._inert_result else plain_values.as_recorded(encoded), self._result)
         except BaseException as error:  # an object may raise anything when it is read
@@ -267,6 +271,8 @@ class Signature:
 
     def _plain(self, name: str, value: Any) -> tuple[Any, bytes]:
         try:
+            if type(value) in _NUMBERS:
+                return self._recorder.recordable(value)
             return self._to_own(value, self._recorder.identifiable)
         except BaseException as error:  # an object may raise anything when it is read
             self._refuse(InvalidArguments, error, f"{name} cannot be stored as JSON: ")

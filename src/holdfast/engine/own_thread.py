@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from holdfast.engine.job_attempt import Attempt
 
 BRIEF_SECONDS = 0.05  # a cancelled job may wait for a step that took less the last time
-AHEAD_MAX = 64  # posts that the loop has not read, before the thread waits for it
+AHEAD_MAX = 64  # posts that the loop has not read, before the thread waits for it; a large one counts as many
+LARGE_BYTES = 4096  # of a post that counts as two
 
 _Rest = Callable[[], Coroutine[Any, Any, Any]]  # continues a call on the loop
 
@@ -66,8 +67,8 @@ class OwnThread:
         self._attempt = attempt
         self._calls = attempt.calls
         _ = attempt.outcomes  # made here, on the loop, because the thread uses it
-        self._posted = 0  # changed by the thread alone
-        self._recorded = 0  # changed by the loop alone
+        self._posted = 0  # what was posted; changed by the thread alone
+        self._recorded = 0  # and what the loop has read of that; changed by the loop alone
 
     def takes(self, call: Call[..., Any]) -> bool:
         """Return whether the calling thread may carry out a call itself."""
@@ -113,15 +114,16 @@ class OwnThread:
     def _post(self, *events: Written, calls_made: int = 0) -> None:
         """Have the loop record events. They are frozen here, because the code may change the values after this."""
         frozen = [(kind, freeze_plain(payload)) for kind, payload in events]
-        self._posted += 1
+        weight = 1 + sum([len(each.text) for _, each in frozen]) // LARGE_BYTES
+        self._posted += weight
         try:
-            self._attempt.threads.inbox.put(self._record, frozen, calls_made)
+            self._attempt.threads.inbox.put(self._record, frozen, calls_made, weight)
         except RuntimeError:  # the worker's loop is closed
             raise Suspended from None
 
-    def _record(self, events: list[tuple[str, Frozen]], calls_made: int) -> None:
+    def _record(self, events: list[tuple[str, Frozen]], calls_made: int, weight: int) -> None:
         """Record events on the loop, unless the attempt may write no more."""
-        self._recorded += 1
+        self._recorded += weight
         self._attempt.code.calls_made += calls_made
         with suppress(Suspended):
             self._attempt.record_frozen(events)

@@ -24,7 +24,7 @@ import inspect
 import random
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,10 +90,9 @@ class Calls:
         self._errors: dict[str, Exception] = {}  # the error of the last try of a call that has a gate
         self._closed_gates: dict[str, str] = {}  # call → name of the gate that was closed for it
 
-    async def call(self, call: Call[..., Any], arguments: dict[str, Any]) -> Any:
-        """Wait for the outcome of a call. Runs in the job's code."""
-        node = self._attempt.replay.node(call.name, arguments, call.key, call.aliases)
-        return await self.outcome(call, node, arguments)
+    def call(self, call: Call[..., Any], arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Return a coroutine that waits for the outcome of a call. Both run in the job's code."""
+        return self.outcome(call, self._attempt.replay.node(call.name, arguments, call.key, call.aliases), arguments)
 
     async def outcome(
         self,
@@ -172,8 +171,17 @@ class Calls:
         self, call: Call[..., Any], node: str, arguments: dict[str, Any], ran: Callable[[], Awaitable[Any]] | None
     ) -> _End:
         """Run a call until it has an outcome."""
-        attempt = self._attempt
-        end = await (self._prepare(call, node, arguments) if ran is None else self._judge(call, node, ran))
+        attempt, end = self._attempt, None
+        if ran is not None:
+            end = await self._try(call, node, arguments, ran)
+        else:
+            if attempt.is_far_ahead():
+                await attempt.durable()
+            if attempt.pausing:
+                await attempt.waits.pause()
+            effect = attempt.outcomes.take_effect(node)
+            if effect is not None:
+                end = await self._catch_up(call, node, arguments, effect)
         while end is None:
             if node in attempt.replay.in_doubt:
                 end = await self._settle(call, node, arguments)
@@ -184,16 +192,6 @@ class Calls:
                     await attempt.budget.wait_for_grant()
                 end = await (self._try if call.gate is None else self._through_gate)(call, node, arguments)
         return end
-
-    async def _prepare(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
-        """Wait until a call may begin. Return its end if an earlier attempt has left its effect."""
-        attempt = self._attempt
-        if attempt.is_far_ahead():
-            await attempt.durable()
-        if attempt.pausing:
-            await attempt.waits.pause()
-        effect = attempt.outcomes.take_effect(node)
-        return await self._catch_up(call, node, arguments, effect) if effect is not None else None
 
     async def _catch_up(self, call: Call[..., Any], node: str, arguments: dict[str, Any], effect: Effect) -> _End:
         """Return the end of a call whose effect was kept and whose events were not. It is not called again (E3)."""
@@ -264,22 +262,24 @@ class Calls:
         share.release(self._errors.pop(node, None))
         return end
 
-    async def _try(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> _End | None:
+    async def _try(
+        self,
+        call: Call[..., Any],
+        node: str,
+        arguments: dict[str, Any],
+        ran: Callable[[], Awaitable[Any]] | None = None,
+    ) -> _End | None:
         """Make one try. Return the end of the call, or None for another try.
 
         Exports of the function are on disk before its end is, because a recorded call never runs again.
         """
         attempt = self._attempt
-        self._declare(call, node, arguments)
-        if call.tool:
-            await attempt.durable()  # declaration before action (E4)
-        return await self._judge(call, node, partial(self._invoke, call, node, arguments))
-
-    async def _judge(self, call: Call[..., Any], node: str, running: Callable[[], Awaitable[Any]]) -> _End | None:
-        """Await the function of a declared try. Return the end of the call, or None for another try."""
-        attempt = self._attempt
+        if ran is None:
+            self._declare(call, node, arguments)
+            if call.tool:
+                await attempt.durable()  # declaration before action (E4)
         try:
-            result = await running()
+            result = await (self._invoke(call, node, arguments) if ran is None else ran())
             if attempt.reported:
                 await attempt.reports.exports_written()
             value, content = self.encoded(call, result)
