@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -283,3 +283,54 @@ def test_a_cancel_is_seen_after_the_step_that_runs_in_the_thread_of_the_job(url:
 
     play(story())
     assert seen == ["the step has returned", "cancelled"]
+
+
+def test_steps_that_block_hold_up_no_other_job(app: App) -> None:
+    meeting = threading.Barrier(16)
+
+    @app.step
+    def meet(waits: bool) -> int:
+        return meeting.wait(60) if waits else threading.get_ident()
+
+    @app.job
+    def work() -> int:
+        meet(waits=False)
+        return meet(waits=True)
+
+    async def story() -> None:
+        handles = [await app.astart(work) for _ in range(16)]
+        await app.worker(concurrency=16).arun(until_idle=True)
+        assert sorted([await handle.aresult(timeout=60) for handle in handles]) == list(range(16))
+        assert await app.averify() == {}
+
+    play(story())
+
+
+def test_threads_that_the_code_has_started_call_while_its_own_thread_does(app: App) -> None:
+    @app.step
+    def echo(value: str) -> str:
+        return value
+
+    @app.job
+    def work() -> list[str]:
+        echo("first")
+        found: list[str] = []
+        context = copy_context()
+        other = threading.Thread(target=lambda: context.run(lambda: found.extend(echo("other") for _ in range(50))))
+        other.start()
+        found += [echo("own") for _ in range(50)]
+        other.join()
+        wait_for("go")
+        return sorted(found)
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        await drain(app)
+        await handle.asignal("go")
+        await drain(app)
+        assert await handle.aresult() == ["other"] * 50 + ["own"] * 50
+        begun = [event.payload["node"] for event in await handle.aevents() if event.type == "node_started"]
+        assert len(begun) == len(set(begun)) == 101, "no call is made twice, and none has the identity of another"
+        assert await app.averify() == {}
+
+    play(story())
