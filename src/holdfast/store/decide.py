@@ -19,6 +19,7 @@ from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
 from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, deploy_key, doubt_key
 from holdfast.machines.run_projection import DEADLINE, HANDED_OVER
 from holdfast.store import commands as c
+from holdfast.store import plain_moves
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.continuation import hand_over, replace
 from holdfast.store.inbox import Inbox
@@ -32,7 +33,7 @@ _CREATED_FIELDS = list(JobSpec.__struct_fields__)
 for _field, _before in _ONLY_CREATED.items():
     _CREATED_FIELDS.insert(_CREATED_FIELDS.index(_before) + 1, _field)
 _created = attrgetter(*_CREATED_FIELDS)
-_CREATED, _RUNNING = JobEvent.CREATED.value, JobEvent.RUNNING.value
+_CREATED, _RUNNING, _COMPLETED = JobEvent.CREATED.value, JobEvent.RUNNING.value, JobEvent.COMPLETED.value
 
 # Minimum length of a parent's wait for many children, unless the last child ends or something else wakes the parent.
 # Not every child wakes the parent, because every wake replays its whole stream. Meanwhile children end at the rate of
@@ -73,12 +74,16 @@ def succeed(successor: c.Submit, ended: Decision, now: float) -> Decision:
 
 def claim(job: Job, command: c.Claim, now: float) -> Decision:
     """Take one claimable job: job_running under the next attempt, and the lease."""
-    writer = StreamWriter(job, now)
-    writer.put(_RUNNING, _taken_by(command.worker, command.build), attempt=job.attempt + 1)
+    payload, lease = _taken_by(command.worker, command.build), Lease(command.worker, now + command.lease_seconds)
     kept_for = None if job.course.stage == HANDED_OVER else job.kept_for
     if kept_for is None and command.pins and (job.plugin, job.entry) in command.pins:
         kept_for = command.build
-    writer.set(lease=Lease(command.worker, now + command.lease_seconds), kept_for=kept_for)
+    plain = plain_moves.claimed(job, payload, command.build, lease, kept_for, now)
+    if plain is not None:
+        return plain
+    writer = StreamWriter(job, now)
+    writer.put(_RUNNING, payload, attempt=job.attempt + 1)
+    writer.set(lease=lease, kept_for=kept_for)
     return writer.end()
 
 
@@ -214,9 +219,36 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
         grown.used = _used(command, now)
         return grown
     before = _grow(command.events[:moving], command.attempt, job, now) if moving else None
-    writer = StreamWriter(before.job if before is not None else job, now)
+    row = before.job if before is not None else job
+    only = moving is not None and moving + 1 == len(command.events)
+    decision = _completed(command, row, now) if only else None
+    decision = decision or _moved(command, command.events[moving:], row, now, inbox)
+    if command.successor is not None and decision.job.state is JobState.COMPLETED:
+        hand_over(decision, command.successor, job, now, inbox)
+    if before is not None:
+        decision.events[:0], decision.payloads[:0] = before.events, before.payloads
+    decision.answer = c.Appended(decision.job.version, decision.job.state)
+    return decision
+
+
+def _completed(command: c.Append, job: Job, now: float) -> Decision | None:
+    """Return the end of a job by the last event of a command, if it can be decided without a reader."""
+    kind, payload = command.events[-1]
+    if kind != _COMPLETED or not isinstance(payload, Frozen) or command.successor is not None:
+        return None
+    decision = plain_moves.completed(job, payload, command.attempt, now)
+    if decision is not None and command.uses:
+        decision.used = _used(command, now)
+    return decision
+
+
+def _moved(
+    command: c.Append, events: Sequence[tuple[str, Any]], job: Job, now: float, inbox: Inbox
+) -> Decision:
+    """Append events of which the first moves the job."""
+    writer = StreamWriter(job, now)
     continued = command.successor is not None
-    for kind, payload in command.events[moving:]:
+    for kind, payload in events:
         writer.put(*_as_asked(kind, payload, job, now, continued=continued), attempt=command.attempt)
     writer.decision.used = _used(command, now)
     if writer.job.course.stage == HANDED_OVER:
@@ -225,13 +257,7 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
         _cancel_what_was_let_go(writer, now)
     else:
         _look_into_the_inbox(writer, inbox, frozenset(command.uses))
-    decision = writer.end()
-    if command.successor is not None and decision.job.state is JobState.COMPLETED:
-        hand_over(decision, command.successor, job, now, inbox)
-    if before is not None:
-        decision.events[:0], decision.payloads[:0] = before.events, before.payloads
-    decision.answer = c.Appended(decision.job.version, decision.job.state)
-    return decision
+    return writer.end()
 
 
 def _used(command: c.Append, now: float) -> tuple[Signal, ...]:
