@@ -242,9 +242,7 @@ def _completed(command: c.Append, job: Job, now: float) -> Decision | None:
     return decision
 
 
-def _moved(
-    command: c.Append, events: Sequence[tuple[str, Any]], job: Job, now: float, inbox: Inbox
-) -> Decision:
+def _moved(command: c.Append, events: Sequence[tuple[str, Any]], job: Job, now: float, inbox: Inbox) -> Decision:
     """Append events of which the first moves the job."""
     writer = StreamWriter(job, now)
     continued = command.successor is not None

@@ -62,9 +62,7 @@ def completed(job: Job, payload: Frozen, attempt: int, now: float) -> Decision |
         return None
     seq = job.version + 1
     event = seal_frozen(job.id, seq, job.head, _COMPLETED, payload, at=now, attempt=attempt)
-    ended = RunFields(
-        RunStatus.SUCCEEDED, None, course.started_at, opened_at=course.opened_at, build=course.build
-    )
+    ended = RunFields(RunStatus.SUCCEEDED, None, course.started_at, opened_at=course.opened_at, build=course.build)
     row = msgspec.structs.replace(
         job,
         version=seq,

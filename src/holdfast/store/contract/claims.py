@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.errors import IdempotencyConflict
 from holdfast.machines import JobState
 from holdfast.store.commands import Append, Cancel, Reclaim, SetLimits
-from holdfast.store.contract.harness import LEASE, Lab, clause, submission
+from holdfast.store.contract.harness import LEASE, Lab, claiming, clause, submission
 from holdfast.store.limits import Limits
 
 
@@ -69,6 +69,43 @@ async def one_refusal_in_a_batch_leaves_the_others_alone(lab: Lab) -> None:
     assert kinds == ["StaleAttempt", "Appended", "UnknownJob", "InvalidTransition", "Appended"]
     assert await lab.types() == ["job_created", "job_running", "node_started", "node_started"]
     await lab.job()
+
+
+@clause
+async def a_claim_that_follows_the_end_of_a_job_in_its_batch_takes_others(lab: Lab) -> None:
+    held = await lab.running("a")
+    await lab.submit("b")
+    end = Append("a", held.attempt, (("job_completed", {"result": 1}),))
+    ended, claims = await lab.store.commit([end, claiming(limit=5)])
+    assert (ended.state, [each.job.id for each in claims.claimed]) == (JobState.COMPLETED, ["b"])
+    assert [(await lab.job(name)).state for name in "ab"] == [JobState.COMPLETED, JobState.RUNNING]
+    assert [each.payload for each in claims.claimed[0].events] == [
+        event.payload for event in await lab.store.events("b")
+    ]
+
+
+@clause
+async def a_claim_finds_what_the_writes_before_it_in_its_batch_have_queued(lab: Lab) -> None:
+    held = await lab.running("a")
+    back = Append("a", held.attempt, (("job_requeued", {"reason": "worker_shutdown"}),))
+    _, claims = await lab.store.commit([back, claiming(limit=5)])
+    (again,) = claims.claimed
+    assert (again.job.id, again.job.attempt) == ("a", 2)
+    await lab.append(again.job, ("job_waiting", {"correlation_key": "child:1", "wait_type": "child"}))
+    child = await lab.running("b", parent="a", parent_key="child:1")
+    end = Append("b", child.attempt, (("job_completed", {"result": 1}),), parent="a")
+    _, claims = await lab.store.commit([end, claiming(limit=5)])
+    assert [each.job.id for each in claims.claimed] == ["a"], "the end of its child has woken it"
+
+
+@clause
+async def a_claim_leaves_the_children_that_a_failure_in_its_batch_cancels(lab: Lab) -> None:
+    held = await lab.running("a")
+    await lab.submit("b", parent="a", parent_key="child:1")
+    failure = Append("a", held.attempt, (("job_failed", {"reason": "error"}),))
+    _, claims = await lab.store.commit([failure, claiming(limit=5)])
+    assert claims.claimed == []
+    assert (await lab.job("b")).state is JobState.CANCELLED
 
 
 @clause

@@ -2,6 +2,8 @@
 
 The whole batch is one pipeline: a statement does not wait for a reply that no code reads. So an ordinary batch takes
 two round trips, one that locks and reads and one that writes and commits. If a statement fails, the rest fails too.
+A claim that follows ends of jobs is searched with the locks. The server then writes the ends while this process decides
+the claims.
 
 One statement locks the rows that the batch names, in the order of their names. A claim does the same, and skips rows
 that others have locked. Writes use few statements. Each takes one JSON document, or a column in one text, and makes
@@ -55,6 +57,7 @@ from holdfast.store.sql.columns import (
 from holdfast.store.sql.event_rows import EventRow, events_of, history_of
 from holdfast.store.sql.limit_claims import Running, place_of, started_at
 from holdfast.store.sql.run_sql import export_row
+from holdfast.store.stream_writer import GROWING
 
 PORTION_BYTES = 64 * 1024 * 1024  # of payloads in one statement: the server takes no value over a gigabyte
 MARKS = [chr(number) for number in range(30, 0, -1)]  # separators between values that are sent as one text
@@ -131,8 +134,8 @@ class Transaction(Batch):
         only_locks = lock is self._sql.lock_names and not (doors or kept or known or unused or counts or limited)
         read_clock = self._sql.clock_and_limits if limited else self._sql.clock
         clock = None if only_locks else self._connection.execute(read_clock)
-        if len(batch) == 1 and isinstance(batch[0], c.Claim):  # nothing in the batch can change what it finds
-            self._claimed_ahead = self._search(batch[0])
+        if batch and isinstance(claim := batch[-1], c.Claim) and not any(map(_may_queue_jobs, batch[:-1])):
+            self._claimed_ahead = self._search(claim)  # nothing in the batch can change what it finds
         self._sync()
         self._taken_as_new = fresh
         self._stored.update(dict.fromkeys([*names, *fresh]))
@@ -670,6 +673,13 @@ def _hands_on(batch: Sequence[c.Command]) -> bool:
             if isinstance(command, c.Append)
         )
     )
+
+
+def _may_queue_jobs(command: c.Command) -> bool:
+    """Return whether a command may change which jobs can be claimed. An end may wake a parent, or cancel children."""
+    if not isinstance(command, c.Append) or command.successor is not None:
+        return True
+    return any(kind not in GROWING and (kind != _COMPLETED or command.parent is not None) for kind, _ in command.events)
 
 
 def _fails(command: c.Append) -> bool:
