@@ -16,7 +16,7 @@ from holdfast.client.interface import Client
 from holdfast.client.run_handle import job_of_run
 from holdfast.client.views import RunFilter
 from holdfast.errors import InvalidArguments, UnknownJob
-from holdfast.http.auth import TOKEN, Principal
+from holdfast.http.auth import HEADS, TOKEN, Principal
 from holdfast.http.problems import Problem
 from holdfast.http.request_limits import Limits, check_json, read_body
 from holdfast.store.audit import acting
@@ -77,6 +77,12 @@ class Call:
         self.client: Client = self.service.client
         self.limits: Limits = self.service.limits
         self._turn: asyncio.Lock | None = None
+
+    @property
+    def heads(self) -> dict[bytes, bytes]:
+        """The headers by name, in lower case."""
+        heads: dict[bytes, bytes] = self.request.scope[HEADS]
+        return heads
 
     def close(self) -> None:
         """Let the next request with a large body go on."""
@@ -164,9 +170,10 @@ class Call:
         Raises:
             InvalidArguments: the key is too long, or has characters that are not visible ASCII.
         """
-        key = self.request.headers.get("idempotency-key")
-        if key is None:
+        sent = self.heads.get(b"idempotency-key")
+        if sent is None:
             return None
+        key = sent.decode("latin-1")
         if key != '"' and key[:1] == key[-1:] == '"':  # a structured string: with its quotes
             key = key[1:-1]
         if not _KEY.match(key):
@@ -191,7 +198,8 @@ class Call:
     @property
     def trace_id(self) -> str | None:
         """The trace id of the caller's span, from a valid W3C `traceparent` header."""
-        found = _TRACE.match(self.request.headers.get("traceparent", ""))
+        sent = self.heads.get(b"traceparent")
+        found = _TRACE.match(sent.decode("latin-1")) if sent is not None else None
         return found[1] if found is not None and found[1] != "0" * 32 else None
 
     def place(self, run_id: str) -> bytes:
@@ -204,7 +212,8 @@ class Call:
         Raises:
             Problem: the body is too large, is not JSON, or does not fit the type.
         """
-        data = await read_body(self.request, self.limits)
+        length = self.heads.get(b"content-length", b"0").decode("latin-1")
+        data = await read_body(self.request.receive, length, self.limits)
         self._note_key(data)
         if not data and empty is not None:
             return empty
@@ -226,13 +235,12 @@ class Call:
             raise Problem(400, "invalid_json", f"the body is not JSON: {error}", "send UTF-8 JSON") from error
 
     def _check_media(self) -> None:
-        headers = self.request.headers
-        media, encoding = headers.get("content-type", ""), headers.get("content-encoding")
-        sent = (headers.get("transfer-encoding") or "chunked").strip().lower()
-        kind, _, parameters = media.lower().partition(";")
-        charset = parameters.strip().removeprefix("charset=").strip('"')
-        plain = encoding in {None, "identity"} and sent == "chunked"
-        if kind.strip() != "application/json" or charset not in {"", "utf-8"} or not plain:
+        heads = self.heads
+        sent = (heads.get(b"transfer-encoding") or b"chunked").strip().lower()
+        kind, _, parameters = heads.get(b"content-type", b"").lower().partition(b";")
+        charset = parameters.strip().removeprefix(b"charset=").strip(b'"')
+        plain = heads.get(b"content-encoding") in {None, b"identity"} and sent == b"chunked"
+        if kind.strip() != b"application/json" or charset not in {b"", b"utf-8"} or not plain:
             raise Problem(
                 415, "unsupported_media_type", "the body must be uncompressed JSON in UTF-8",
                 "send Content-Type: application/json",

@@ -12,8 +12,7 @@ import re
 from itertools import chain
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from holdfast.http.problems import Problem
 from holdfast.http.response import Headers
@@ -63,7 +62,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def heads_of(scope: Scope) -> dict[bytes, bytes]:
-    """Return the headers by name.
+    """Return the headers by name. Of a repeated one, the first counts.
 
     A repeated header in `ONCE` is refused, because two programs could pick different values.
     """
@@ -73,6 +72,7 @@ def heads_of(scope: Scope) -> dict[bytes, bytes]:
         twice = [name.decode() for name in ONCE if names.count(name) > 1]
         if twice:
             raise Problem(400, "invalid_header", f"repeated header: {', '.join(twice)}", "send it once")
+        heads = dict(reversed(scope["headers"]))
     return heads
 
 
@@ -96,23 +96,32 @@ def check_request(scope: Scope, limits: Limits) -> None:
         )
 
 
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """Read a body and count its bytes.
+async def read_body(receive: Receive, length: str, limits: Limits) -> bytes:
+    """Read a body and count its bytes. `length` is what its header says.
 
     The rest of a body that is too large is read and discarded, so that the client can read the error response.
     """
-    length = request.headers.get("content-length", "0")
     refused = not length.isdecimal() or int(length[:20]) > limits.body_bytes
     body, size = bytearray(), 0
+    first = b""  # most bodies are in one part
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":  # never act on half a request
+                    raise Problem(
+                        400, "invalid_json", "the connection ended before the whole body arrived", "send it again"
+                    )
+                part, more = message.get("body", b""), message.get("more_body", False)
                 size += len(part)
                 if size > limits.drain_bytes and size > limits.body_bytes:
                     raise _too_large(limits, CLOSE)
                 if refused or size > limits.body_bytes:
-                    refused = True
+                    refused, first = True, b""
                     body.clear()
+                elif size == len(part):
+                    first = part
                 else:
                     body += part
     except TimeoutError:
@@ -123,13 +132,9 @@ async def read_body(request: Request, limits: Limits) -> bytes:
             "send it again",
             headers=CLOSE,
         ) from None
-    except ClientDisconnect:  # never act on half a request
-        raise Problem(
-            400, "invalid_json", "the connection ended before the whole body arrived", "send it again"
-        ) from None
     if refused:
         raise _too_large(limits)
-    return bytes(body)
+    return first + body if body else first
 
 
 def _too_large(limits: Limits, headers: Headers = ()) -> Problem:
