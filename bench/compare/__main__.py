@@ -2,7 +2,10 @@
 
 python -m compare [--quick] [--floors] [--systems dbos absurd …] [--columns c1 drain …] [--from-results]
 
-A quick run writes to `build/compare`, so that it does not replace the figures of a full one.
+A quick run writes to `build/compare`, so that it does not replace the figures of a full one. To measure one column of
+a few systems, name them, and another place for the figures:
+
+    python -m compare --systems holdfast-postgres pgqueuer --columns drain --results build/r.json --page build/p.md
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ def main() -> int:
         sizes = QUICK if chosen.quick else Sizes()
         if chosen.repetitions:
             sizes = replace(sizes, repetitions=chosen.repetitions)
-        results = compare(systems, sizes, chosen.cache, path, quick=chosen.quick, only=chosen.columns)
+        earlier = Results.load(RESULTS) if RESULTS.exists() else None
+        results = compare(systems, sizes, chosen.cache, path, quick=chosen.quick, only=chosen.columns, earlier=earlier)
     write_page(results, page)
     print(f"{page} is written.")
     verdicts = judge(results)

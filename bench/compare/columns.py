@@ -23,14 +23,14 @@ JOBS_FIRST, RUNS_MAX, GROWTH_MAX = 40, 5, 10  # jobs of the first run, runs, and
 class Sizes:
     """How long and how often things are measured."""
 
-    repetitions: int = 3
-    seconds: float = 6.0  # of one measurement of a rate
+    repetitions: int = 3  # of rates; other figures are measured once, of many samples or jobs
+    seconds: float = 3.0  # of one measurement of a rate
     drain_jobs_max: int = 100_000
-    drain_seconds: float = 20.0
+    drain_seconds: float = 8.0
     samples: int = 150  # of a latency
-    size_jobs: int = 2_000  # at most, whose bytes on disk are measured
-    waiting: int = 10_000  # jobs that wait while a worker is idle
-    window_seconds: float = 10.0  # over which idle processes are watched
+    size_jobs: int = 1_000  # at most, whose bytes on disk are measured
+    waiting: int = 2_000  # jobs that wait while a worker is idle
+    window_seconds: float = 8.0  # over which idle processes are watched
     settle_seconds: float = 2.0  # until a worker that has started is idle
     seconds_max: float = 240.0  # then a measurement is given up
 

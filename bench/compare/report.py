@@ -38,8 +38,9 @@ this page and its pictures. Do not edit it.
 - **The peers are tuned as their documentation advises**, and their settings are below. Systems that poll do so much
   more often than by default. That helps their latency and costs them when they are idle.
 - **A rate** counts from the end of the first job until the database knows that the last job has ended.
-- **A figure is the median of {repetitions}.** {ranges}The systems take turns, so that a noisy moment does not hurt
-  one alone. Compare ratios: single runs vary by 15 to 20 %.
+- **A rate is the median of {repetitions}.** {ranges}Latencies, bytes and idle processes are measured once, over many
+  samples or jobs. The systems take turns, so that a noisy moment does not hurt one alone. Compare ratios: single runs
+  vary by 15 to 20 %.
 - **Queues do less.** Procrastinate, pgqueuer, SAQ and huey have no steps, and keep little or no history of a job.
 """
 
@@ -202,8 +203,8 @@ REPEAT = """\
 ## Repeat it
 
 ```sh
-make compare           # everything, three times: about an hour and a half
-make compare QUICK=1   # a small run, once: about a quarter of an hour
+make compare           # everything, rates three times: about 25 minutes
+make compare QUICK=1   # a small run, once: about eight minutes
 ```
 
 The command installs every peer into an environment of its own in `.cache/compare`, from the pinned versions in

@@ -126,6 +126,18 @@ _RUNS: dict[str, Callable[[Task], Figures]] = {
 }
 COLUMNS = tuple(_RUNS)
 WITH_STEPS = ("c1", "c8", "c64", "c128", "p2")
+RATES = (*WITH_STEPS, "single", "bulk", "drain", "drain2")  # a rate varies from one moment to the next
+
+
+def rates_of(results: Results) -> dict[tuple[str, str], float]:
+    """Return the rates of an earlier run by row and column: how many jobs a measurement begins with."""
+    found = {}
+    for row, cells in results.cells.items():
+        for column in RATES:
+            rate = cells[column].median("rate") if column in cells else None
+            if rate:
+                found[row, column] = rate / STEPS if column in WITH_STEPS else rate
+    return found
 
 
 def tasks(bench: Bench, systems: Sequence[System], only: Sequence[str] = ()) -> list[list[Task]]:
@@ -179,13 +191,23 @@ def installed(systems: Sequence[System], cache: Path) -> tuple[list[System], dic
 
 
 def compare(
-    systems: Sequence[System], sizes: Sizes, cache: Path, path: Path, *, quick: bool, only: Sequence[str] = ()
+    systems: Sequence[System],
+    sizes: Sizes,
+    cache: Path,
+    path: Path,
+    *,
+    quick: bool,
+    only: Sequence[str] = (),
+    earlier: Results | None = None,
 ) -> Results:
-    """Measure everything; the file at `path` always has what is known so far."""
+    """Measure everything; the file at `path` always has what is known so far.
+
+    The rates of an earlier run only say with how many jobs a measurement begins. If it ends too soon, it is repeated.
+    """
     ready, missing = installed(systems, cache)
     with measured() as server:
         server.end_with_this_process()
-        bench = Bench(sizes, cache, server)
+        bench = Bench(sizes, cache, server, rates_of(earlier) if earlier is not None else {})
         results = Results(
             day=datetime.now(UTC).date().isoformat(), quick=quick,
             repetitions=sizes.repetitions, seconds=sizes.seconds, drain_jobs_max=sizes.drain_jobs_max,
@@ -201,9 +223,14 @@ def compare(
 
 
 def run_all(results: Results, planned: list[list[Task]], repetitions: int) -> Iterator[Task]:
-    """Measure every cell so many times; each repetition begins with another system. Yield what has been measured."""
+    """Measure every rate so many times, and all others once. Each repetition begins with another system.
+
+    Yields what has been measured.
+    """
     for repetition in range(repetitions):
         for column in planned:
+            if repetition and column and column[0].column not in RATES:
+                continue
             turn = repetition % max(1, len(column))
             for task in column[turn:] + column[:turn]:
                 cell = results.cells.setdefault(task.row, {}).setdefault(task.column, Cell())

@@ -30,12 +30,14 @@ class System:
 SYSTEMS = (
     System(
         "holdfast-sqlite", "Holdfast, SQLite", "holdfast", "sqlite", "holdfast-jobs", ("steps", "tools"),
-        "defaults: WAL with `synchronous=FULL`; 512 jobs at once in the drain",
+        "defaults: WAL with `synchronous=FULL`; workers with the settings of `holdfast worker`; 512 jobs at once in "
+        "the drain",
         "full history of every job",
     ),
     System(
         "holdfast-postgres", "Holdfast, PostgreSQL", "holdfast", "postgres", "holdfast-jobs", ("steps", "tools"),
-        "defaults; 512 jobs at once in the drain", "full history of every job",
+        "defaults; workers with the settings of `holdfast worker`; 512 jobs at once in the drain",
+        "full history of every job",
     ),
     System(
         "dbos", "DBOS", "dbos", "postgres", "dbos", ("steps",),

@@ -296,3 +296,27 @@ def test_the_page_is_what_the_last_figures_make_of_it(tmp_path: Path) -> None:
     write_page(Results.load(COMPARE / "results.json"), tmp_path / "benchmarks.md")
     for name in ("benchmarks.md", *(f"images/{path.name}" for path in (tmp_path / "images").iterdir())):
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), f"docs/{name} was edited by hand"
+
+
+def test_only_rates_are_measured_again(bench: Bench) -> None:
+    from compare.runner import Task, run_all
+    from compare.systems import BY_KEY
+
+    class Noted(Task):
+        def run(self) -> dict[str, float]:
+            return {"rate": 1.0}
+
+    planned: list[list[Task]] = [[Noted(bench, BY_KEY["huey"], column)] for column in ("drain", "idle", "result")]
+    columns = [task.column for task in run_all(a_run({}), planned, 3)]
+    assert columns == ["drain", "idle", "result", "drain", "drain"]
+
+
+def test_rates_of_an_earlier_run_are_in_jobs() -> None:
+    from compare.results import Cell
+    from compare.runner import rates_of
+
+    cells = {
+        "saq": {"drain": Cell([{"rate": 30.0}]), "idle": Cell([{"worker": 1.0}])},
+        "dbos": {"c8": Cell([{"rate": 50.0}])},
+    }
+    assert rates_of(a_run(cells)) == {("saq", "drain"): 30.0, ("dbos", "c8"): 5.0}

@@ -8,6 +8,7 @@ from typing import Any
 
 from compare.peer import STEPS, Peer
 from holdfast import App, Config, RunHandle, wait_for
+from holdfast.gc_settings import tune_gc
 
 
 class Driver(Peer):
@@ -47,7 +48,8 @@ class Driver(Peer):
         await self.app.astart_many(job, [{} for _ in range(count)])
 
     async def work(self, concurrency: int) -> None:
-        """Be a worker."""
+        """Be a worker, as `holdfast worker` is one."""
+        tune_gc()
         await self.app.worker(concurrency=concurrency).arun()
 
     async def result(self, handle: Any) -> Any:
