@@ -140,6 +140,8 @@ bench: $(READY)  ## measure speed and growth, as ratios within one run
 	$(BIN)/python bench/machines.py
 	$(BIN)/python bench/throughput.py
 	$(BIN)/python bench/throughput.py --postgres
+	$(BIN)/python bench/drain.py
+	$(BIN)/python bench/drain.py --postgres
 	$(BIN)/python bench/notify.py
 	$(BIN)/python bench/plans.py
 	$(BIN)/python bench/children.py
