@@ -7,6 +7,7 @@ have finished. Drains from an empty store and from the full one take turns. Fail
 is below 0.9 of the median of the empty one.
 
 The rows are made by the store's own rules, and written in bulk. `holdfast verify` accepts them, and some are checked.
+PostgreSQL is vacuumed then: autovacuum does so soon after so many new rows, and the first drains would share the disk.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ def fill(url: str, kind: str, count: int) -> None:
     began, now = time.perf_counter(), time.time() - AGE_SECONDS
     for first in range(0, count, PORTION):
         write(made(kind, min(PORTION, count - first), now), now)
+    if url.startswith("postgres"):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("VACUUM (ANALYZE)")
+            connection.execute("CHECKPOINT")
     print(f"  {count:,} {kind} jobs made in {time.perf_counter() - began:.0f} s", flush=True)
 
 
