@@ -1,6 +1,6 @@
 """Test tools: a laboratory for jobs, and a check of code under every order of events."""
 
-from holdfast.testing.crashes import Case, CrashFailure, CrashReport
+from holdfast.testing.crash_report import Case, CrashFailure, CrashReport
 from holdfast.testing.interleavings import Actor, Deadlock, Outcome, Schedule, explore
 from holdfast.testing.lab import Lab, RunStuck
 from holdfast.testing.replays import ReplayFailure, ReplaysReport

@@ -25,8 +25,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from holdfast.authoring.functions import Call, JobFunction
 from holdfast.authoring.job_api import external_key
 from holdfast.client.app import App
@@ -36,6 +34,7 @@ from holdfast.errors import InvalidArguments
 from holdfast.machines import TERMINAL_JOB_STATES, Event
 from holdfast.machines.run_projection import run_name
 from holdfast.store import Job, Reclaim, ReleaseLeases, Store
+from holdfast.testing.crash_report import Case, CrashFailure, CrashReport
 from holdfast.testing.faulty_store import MODES, FaultyStore
 from holdfast.testing.lab import Lab, end_tasks, replaced
 from holdfast.testing.virtual_loop import HoldfastTestWarning
@@ -48,62 +47,7 @@ OVERTAKEN_SECONDS = 366 * 86_400.0  # that a second worker has to take the job a
 SETTLE_SECONDS = 60.0
 LEASE_SECONDS = 15.0  # after which a worker's leases end that it does not renew, as by default
 OTHER_START_SECONDS = 4_321.0  # by which the second clean run begins later
-WIDTH = 44  # of the column that says what a commit writes
 TOOL_ENDS = {"tool_invocation_finished", "command_committed"}
-
-
-class CrashFailure(AssertionError):
-    """A crash made a job do something wrong."""
-
-
-class Case(msgspec.Struct, frozen=True):
-    """What one commit that went wrong in one way led to.
-
-    Attributes:
-        commit: the number of the commit, from 1.
-        mode: the way in which it went wrong.
-        outcome: ``"same"``, ``"asks"`` or ``"not reached"``.
-        problems: what must not be; empty if all is well.
-        history: the events of the run, if there are problems.
-    """
-
-    commit: int
-    mode: str
-    outcome: str
-    problems: list[str]
-    history: list[Event]
-
-
-class CrashReport(msgspec.Struct, frozen=True):
-    """What crashes at every commit of a job led to. Its text is a table.
-
-    Attributes:
-        job: the name of the job.
-        commits: what each commit of the clean run wrote, in order.
-        cases: the outcome of each case.
-        compared: whether two clean runs had the same result, so that results can be compared.
-    """
-
-    job: str
-    commits: list[str]
-    cases: list[Case]
-    compared: bool
-
-    @property
-    def failures(self) -> list[Case]:
-        """The cases with problems, those with the shortest histories first."""
-        return sorted((case for case in self.cases if case.problems), key=lambda case: len(case.history))
-
-    def __str__(self) -> str:
-        found = {(case.commit, case.mode): "FAILED" if case.problems else case.outcome for case in self.cases}
-        lines = [f"{'':3} {'commit':{WIDTH}} " + " ".join(f"{mode:12}" for mode in MODES)]
-        for number, text in enumerate(self.commits, 1):
-            short = text if len(text) <= WIDTH else text[: WIDTH - 1] + "…"
-            cells = " ".join(f"{found.get((number, mode), ''):12}" for mode in MODES)
-            lines.append(f"{number:3} {short:{WIDTH}} {cells}".rstrip())
-        if not self.compared:
-            lines.append("Two clean runs had different results, so the results were not compared.")
-        return "\n".join(lines)
 
 
 def crash_everywhere(
@@ -129,7 +73,7 @@ def crash_everywhere(
     cases = [story.case(number, mode, clean, compared=compared) for number, mode in todo]
     report = CrashReport(job.name, commits, cases, compared)
     if report.failures:
-        raise CrashFailure(_told(report, args, kwargs, signals))
+        raise CrashFailure(report.told(args, kwargs, signals))
     return report
 
 
@@ -151,28 +95,6 @@ def _options(kwargs: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, str] | 
     return dict(signals or {}), only, bool(kwargs.pop("may_fail", False))
 
 
-def _told(report: CrashReport, args: tuple[Any, ...], kwargs: dict[str, Any], signals: dict[str, Any]) -> str:
-    """Describe the failure with the shortest history, and how to run it alone."""
-    case = report.failures[0]
-    given = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
-    given += [f"signals={signals!r}"] if signals else []
-    alone = ", ".join([report.job, *given, f"only=({case.commit}, {case.mode!r})"])
-    history = [f"  {event.seq:3} {event.type} {_subject(event)}".rstrip() for event in case.history]
-    problems = "; ".join(case.problems)
-    return "\n".join(
-        [
-            f"{case.mode} at commit {case.commit}: {problems}",
-            "",
-            str(report),
-            "",
-            "history of that run:",
-            *history,
-            "",
-            f"to run it alone: lab.crash_everywhere({alone})",
-        ]
-    )
-
-
 def _forgotten(events: Sequence[Event]) -> list[str]:
     """Return the tools whose end is unknown in a run that has ended: the code no longer asked for them."""
     begun = [str(event.payload["node"]) for event in events if event.type == "tool_invocation_started"]
@@ -187,11 +109,6 @@ def _fails_in_doubt(events: Sequence[Event], app: App) -> bool:
     calls = app.calls_by_name()
     names = {node.partition(":")[0] for node in begun}
     return any(call.on_doubt == "fail" for name in names if (call := calls.get(name)) is not None)
-
-
-def _subject(event: Event) -> str:
-    names = ("node", "key", "correlation_key", "code")
-    return str(next((event.payload[name] for name in names if event.payload.get(name) is not None), ""))
 
 
 class _Story:

@@ -38,7 +38,7 @@ from holdfast.testing.virtual_loop import STORE_CALL, LoopWatcher, RealWork, Vir
 from holdfast.testing.world import Recorded, call_fake, check_fake
 
 if TYPE_CHECKING:
-    from holdfast.testing.crashes import CrashReport
+    from holdfast.testing.crash_report import CrashReport
     from holdfast.testing.replays import ReplaysReport
 
 T = TypeVar("T")
