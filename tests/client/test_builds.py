@@ -193,6 +193,10 @@ def test_children_of_a_pinned_run_are_kept_for_its_build_and_drained_with_it(sho
         working = asyncio.create_task(old.worker(queues=["default"]).arun(until_drained=True))
 
         async def waits_apart() -> bool:
+            for member in (await new.afamily(handle.id)).children:
+                row = await new.store().get(member.run_id)
+                assert row is not None
+                assert row.entry == "apart" or row.kept_for == "1", "its worker would wait for it without end"
             return "child job apart" in (await new.aexplain(handle.id)).explanation
 
         await until(waits_apart)
