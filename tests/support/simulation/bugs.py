@@ -13,17 +13,23 @@ from typing import NamedTuple
 
 from support.scripts import ROOT
 
-SEEDS_MAX = 400  # within which each mistake is found
+SEEDS_MAX = 1600  # within which each mistake is found
 FIRST_SEED = 0
 
 
-class Bug(NamedTuple):
-    """A mistake: one replacement in one file below src/holdfast."""
+class Change(NamedTuple):
+    """A replacement in a file below src/holdfast."""
 
-    name: str
     file: str
     old: str
     new: str
+
+
+class Bug(NamedTuple):
+    """A mistake: one change, or two where one hides the other."""
+
+    name: str
+    changes: tuple[Change, ...]
 
 
 class Found(NamedTuple):
@@ -33,22 +39,27 @@ class Found(NamedTuple):
     text: str
 
 
-BUGS = [Bug(**entry) for entry in tomllib.loads(Path(__file__).with_name("bugs.toml").read_text())["bug"]]
+def _bug(name: str, also: dict[str, str] | None = None, **change: str) -> Bug:
+    return Bug(name, tuple(Change(**each) for each in (change, also) if each is not None))
 
 
-def places_of(bug: Bug) -> int:
-    """Return how often the text of a mistake stands in its file."""
-    return (ROOT / "src" / "holdfast" / bug.file).read_text().count(bug.old)
+BUGS = [_bug(**entry) for entry in tomllib.loads(Path(__file__).with_name("bugs.toml").read_text())["bug"]]
+
+
+def places_of(bug: Bug) -> list[int]:
+    """Return how often the text of each change stands in its file."""
+    return [(ROOT / "src" / "holdfast" / change.file).read_text().count(change.old) for change in bug.changes]
 
 
 def hunt(bug: Bug, folder: Path) -> Found:
     """Make a mistake in a copy of the package, and let the simulator look for it."""
     source = folder / "src"
     shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("static", "dashboard"))
-    path = source / "holdfast" / bug.file
-    path.write_text(path.read_text().replace(bug.old, bug.new))
-    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-        compiled.unlink()
+    for change in bug.changes:
+        path = source / "holdfast" / change.file
+        path.write_text(path.read_text().replace(change.old, change.new))
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV", "PYTEST"))}
     command = [sys.executable, str(ROOT / "tools" / "simulate.py"), str(SEEDS_MAX), str(FIRST_SEED), "--first"]
     environment |= {"PYTHONPATH": str(source)}

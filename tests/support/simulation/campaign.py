@@ -11,7 +11,7 @@ import time
 import traceback
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
@@ -22,7 +22,7 @@ from support.simulation.scenario import Scenario, drawn
 from support.simulation.scheduler import Spins
 from support.simulation.world import Outcome, simulate
 
-STUCK_SECONDS = 20.0  # of CPU time, after which a callback is taken to never end
+STUCK_SECONDS = 5.0  # of CPU time, after which a callback is taken to never end
 COLLECTED_EVERY = 20  # simulations between two collections of garbage
 SIMULATOR = "simulator"  # the rule that a seed breaks whose simulation itself fails
 CHUNK = 50  # seeds that one process plays before it reports
@@ -127,7 +127,7 @@ def _play(seed: int, tally: Tally) -> None:
         tally.failures.append(Failure(seed, rules, str(outcome.violations[0])))
 
 
-def shared(seeds: range, cores: int) -> Iterator[Tally]:
+def shared(seeds: range, cores: int, play: Callable[[range], Tally] = campaign) -> Iterator[Tally]:
     """Play seeds in processes, and return the tally of each `CHUNK` of them, in order.
 
     A process that dies fails the seed that it played. The others go on.
@@ -135,19 +135,19 @@ def shared(seeds: range, cores: int) -> Iterator[Tally]:
     left = deque(range(at, min(at + CHUNK, seeds.stop)) for at in range(seeds.start, seeds.stop, CHUNK))
     while left:
         with ProcessPoolExecutor(cores) as pool, contextlib.suppress(BrokenProcessPool):
-            for part in pool.map(campaign, list(left)):
+            for part in pool.map(play, list(left)):
                 left.popleft()
                 yield part
         if left:
-            yield _one_by_one(left.popleft())
+            yield _one_by_one(left.popleft(), play)
 
 
-def _one_by_one(seeds: range) -> Tally:
+def _one_by_one(seeds: range, play: Callable[[range], Tally]) -> Tally:
     tally = Tally(failures=[])
     for seed in seeds:
         with ProcessPoolExecutor(1) as pool:
             try:
-                tally.add(pool.submit(campaign, range(seed, seed + 1)).result())
+                tally.add(pool.submit(play, range(seed, seed + 1)).result())
             except BrokenProcessPool:
                 tally.add(Tally(seeds=1, failures=[Failure(seed, [SIMULATOR], f"{SIMULATOR}: its process died")]))
     return tally

@@ -53,7 +53,6 @@ class Clients:
         self.delivered: Counter[str] = Counter()  # outcomes of signals
         self.cancelled: set[str] = set()
         self.keys: dict[tuple[str, str], str] = {}  # the job of an idempotency key
-        self._claimable: set[tuple[str, int]] = set()  # jobs that a free worker had left in the last round
         self._numbers = 0
         self._due = 0  # writes of the scenario whose time has not come
         process.loop.call_soon(self._begin)
@@ -244,30 +243,35 @@ class Clients:
             await self._write(c.Resolve(row.id, node, "done", f"acted {act.number}", "operator"))
 
     def _check_prompt(self) -> None:
-        """Check that healthy workers have done what is due, with some time to notice it."""
+        """Check that healthy workers have done what is due, with some time to notice it.
+
+        A job may begin to wait after its wait's deadline, if it was queued for long: the deadline is recorded earlier.
+        """
         simulation = self._simulation
         since = START + simulation.scheduler.now - PROMPT_SECONDS
         if since <= START + simulation.healed_at + PROMPT_SECONDS:
             return
-        limits, claimable = simulation.store.queue_limits(), set[tuple[str, int]]()
-        workers = [process.worker for process in simulation.processes.values() if process.worker is not None]
+        limits = simulation.store.queue_limits()
         for row in simulation.store.rows().values():
             if row.lease is not None and row.lease.until < since:
                 simulation.violated("L5", f"the lease of {row.id} ended long ago: {row.lease}")
-            if row.wait is not None and row.wait.deadline is not None and row.wait.deadline < since:
+            if (
+                row.wait is not None
+                and row.wait.deadline is not None
+                and max(row.wait.deadline, row.updated_at) < since
+            ):
                 simulation.violated("J12", f"the wait of {row.id} ended long ago: {row.wait}")
             overdue = row.lease is None and row.ends_by is not None and row.ends_by < since
             if overdue and row.state not in TERMINAL_JOB_STATES:
                 simulation.violated("R7", f"the deadline of {row.id} passed long ago")
             if row.state is not JobState.QUEUED or max(row.due_at, row.updated_at) > since or row.queue in limits:
                 continue
-            free = [
-                worker
-                for worker in workers
-                if worker.gate.busy < worker.gate.slots and row.kept_for in {None, worker.card().build}
-            ]
-            if free:
-                claimable.add((row.id, row.version))
-                if (row.id, row.version) in self._claimable:  # also a round ago: a slot may be free only now
-                    simulation.violated("S7", f"{row.id} could be claimed since {row.due_at - START:.3f} s")
-        self._claimable = claimable
+            if any(self._was_free(process, since, row.kept_for) for process in simulation.processes.values()):
+                simulation.violated("S7", f"{row.id} could be claimed since {row.due_at - START:.3f} s")
+
+    def _was_free(self, process: Process, since: float, build: str | None) -> bool:
+        """Return whether a process could have claimed a job of a build at any moment since then."""
+        worker = process.worker
+        if worker is None or START + process.free_since > since:
+            return False
+        return worker.gate.busy < worker.gate.slots and build in {None, worker.card().build}

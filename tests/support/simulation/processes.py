@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from holdfast.client.overview.builds import release_periodically
 from holdfast.config import Config
@@ -17,12 +17,21 @@ from support.simulation.programs import CONFIG, app_of
 from support.simulation.scheduler import ProcessLoop
 
 if TYPE_CHECKING:
+    from holdfast.engine.worker_gate import WorkGate
     from support.simulation.scenario import ProcessSpec
     from support.simulation.world import Simulation
 
 LOOK_SECONDS = 1.0  # longest pause between two checks of leases, as the watchdog has it
 REPORT_BEATS = 2  # a worker reports itself with every second heartbeat, which is often enough
 START = 1_800_000_000.0  # the store's time when a simulation begins
+
+
+class Work(NamedTuple):
+    """A function of a call that runs: its job and attempt, and a number that no other has."""
+
+    job: str
+    attempt: int
+    number: int
 
 
 class HostClock:
@@ -95,7 +104,9 @@ class Process:
         self.spec = spec
         self.loop = ProcessLoop(simulation.scheduler, self._failed)  # type: ignore[abstract]  # - what is used of it
         self.connection = Connection(simulation.network, self, simulation.store)
-        self.was_paused = False
+        self.resumed_at: float | None = None  # when it last went on after a pause
+        self.free_since = simulation.scheduler.now  # since when its worker has a free slot, if it has one
+        self.at_work: dict[Work, float | None] = {}  # functions that run, and since when each cleans up
         self.worker: Worker | None = None
         if spec is not None:
             self.loop.call_soon(self._begin)
@@ -110,9 +121,30 @@ class Process:
             keeper=partial(SimulatedKeeper, self), on_violation=self._violated,
         )  # fmt: skip
         self.simulation.workers[self.worker.name] = self
+        self._note_free_slots(self.worker.gate)
         self._releasing = self.loop.create_task(release_periodically(store, CONFIG.lease_seconds))
         self._working = self.loop.create_task(self.worker.run())
         self._working.add_done_callback(self._ended)
+
+    def _note_free_slots(self, gate: WorkGate) -> None:
+        """Note when the worker has a free slot again after it had none."""
+        freed = gate.freed
+
+        def noted() -> None:
+            if gate.busy >= gate.slots:
+                self.free_since = self.simulation.scheduler.now
+            freed()
+
+        gate.freed = noted  # type: ignore[method-assign]  # - it must be seen when it happens
+
+    def resume(self) -> None:
+        """Let the process go on after a pause."""
+        if self.loop.paused:
+            self.loop.paused, self.resumed_at = False, self.simulation.scheduler.now
+
+    def has_paused_since(self, at: float) -> bool:
+        """Return whether the process was paused at this time, or later."""
+        return self.resumed_at is not None and self.resumed_at >= at
 
     def stop(self) -> None:
         """Stop the worker in order. The process ends when it has."""

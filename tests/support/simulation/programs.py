@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast import (
     App,
@@ -29,15 +29,15 @@ from holdfast import (
     sleep,
     wait_for,
 )
+from holdfast.authoring.conductor import conductor
 from holdfast.authoring.functions import JobFunction
-
-if TYPE_CHECKING:
-    from support.simulation.processes import Process
+from holdfast.engine.job_attempt import Attempt
 
 Op = list[Any]
 PLUGIN = "sim"
 BUILDS = ("1", "2")
 STEP_TIMEOUT = 2.0
+CLEAN_UP_SECONDS = 0.5  # that a cancelled function takes; less than the grace time
 TOOLS = ("act", "act_again", "act_checked", "slow_act")  # operations that act on the world
 
 
@@ -59,7 +59,8 @@ class World(Protocol):
     def act(self, tool: str, number: int, key: str) -> str: ...
     def has_acted(self, key: str) -> bool: ...
     def seen(self, what: str) -> int: ...
-    def running_process(self) -> Process: ...
+    def runs(self, job: str, attempt: int, what: str) -> None: ...
+    async def at_work(self, seconds: float) -> None: ...
 
 
 class Here:
@@ -84,12 +85,12 @@ def _steps(app: App) -> list[Any]:
 
     @app.step
     async def slow(n: int, seconds: float) -> int:
-        await asyncio.sleep(seconds)
+        await here.world.at_work(seconds)
         return 2 * n
 
     @app.step(timeout=STEP_TIMEOUT, retries=1, backoff=Backoff(retries=1, first_seconds=0.1))
     async def limited(n: int, seconds: float) -> int:
-        await asyncio.sleep(seconds)
+        await here.world.at_work(seconds)
         return 2 * n
 
     return [double, flaky, slow, limited]
@@ -113,9 +114,9 @@ def _tools(app: App) -> list[Any]:
 
     @app.tool
     async def slow_act(n: int, seconds: float) -> str:
-        await asyncio.sleep(seconds * 0.75)
+        await here.world.at_work(seconds * 0.75)
         said = here.world.act("slow_act", n, external_key())
-        await asyncio.sleep(seconds * 0.25)
+        await here.world.at_work(seconds * 0.25)
         return said
 
     return [act, act_again, act_checked, slow_act]
@@ -165,6 +166,9 @@ class Code:
         return [await self._one(*op) for op in ops]
 
     async def _one(self, kind: str, *args: Any) -> Any:
+        attempt = conductor.get()
+        assert isinstance(attempt, Attempt), "the code of a job runs in an attempt"
+        here.world.runs(attempt.job, attempt.attempt, kind)
         if kind not in self._calls:
             return await getattr(self, f"_{kind}")(*args)
         try:
@@ -294,7 +298,7 @@ def _is_good(kind: str, args: list[Any], result: Any, sent: Mapping[str, Sequenc
         case "double" | "flaky" | "slow":
             return bool(result == 2 * args[0])
         case "limited":
-            # A process that is paused sees the timeout when it goes on, however short the step is.
+            # The verdict judges a timeout by the events.
             return bool(result == "failed" or (args[1] < STEP_TIMEOUT and result == 2 * args[0]))
         case "act" | "act_again" | "act_checked" | "slow_act":
             return bool(result == f"acted {args[0]}")

@@ -14,6 +14,7 @@ import msgspec
 
 from support.simulation.programs import BUILDS, Op
 
+LONG_NUMBER = 100_000  # of the call that a partition hits; others count from 1
 CHAOS_SECONDS = 14.0  # for which faults and acts of clients happen; then everything is healed
 
 Draw = random.Random
@@ -98,6 +99,12 @@ def drawn(seed: int) -> Scenario:
         for _ in range(draw.choice([1, 1, 2, 2, 3]))
     ]
     jobs = _jobs(draw, builds)
+    acts, faults = _acts(draw, jobs), _faults(draw, len(processes), builds)
+    if any(fault.kind == "partition" for fault in faults):  # code that runs when the lease ends
+        place = draw.randrange(len(jobs))
+        if jobs[place].plan is None:
+            ops = [["slow", LONG_NUMBER, 12.0], *jobs[place].ops]
+            jobs[place] = msgspec.structs.replace(jobs[place], ops=ops)
     return Scenario(
         seed=seed,
         burst=draw.choice([1, 3, 20]),
@@ -107,8 +114,8 @@ def drawn(seed: int) -> Scenario:
         supervised=draw.random() < 0.3,
         processes=processes,
         jobs=jobs,
-        acts=_acts(draw, jobs),
-        faults=_faults(draw, len(processes), builds),
+        acts=acts,
+        faults=faults,
     )
 
 
@@ -129,7 +136,7 @@ def _jobs(draw: Draw, builds: list[str]) -> list[JobSpec]:
         is_plan = entry == "graph"
         ops = [] if is_plan else _ops(draw, draw.randint(1, 5), kinds, lambda: next(numbers))
         if entry == "stubborn":
-            ops.insert(draw.randrange(len(ops) + 1), ["stumble", next(numbers), draw.randint(1, 3)])
+            ops.insert(draw.randrange(len(ops) + 1), _stumble(draw, kinds, lambda: next(numbers)))
         if entry == "program" and draw.random() < 0.08:
             ops.append(["raise"])
         jobs.append(
@@ -191,6 +198,15 @@ def _branches(draw: Draw, kind: str, kinds: list[str], number: Callable[[], int]
     if kind == "race":  # a tool that was cut off may have acted or not
         parts = [[op if not op[0].endswith("act") else ["double", op[1]] for op in part] for part in parts]
     return [kind, parts]
+
+
+def _stumble(draw: Draw, kinds: list[str], number: Callable[[], int]) -> Op:
+    """Draw an operation that raises in the job's own code. It may cut off calls, which a retry makes again."""
+    op: Op = ["stumble", number(), draw.randint(1, 3)]
+    if draw.random() < 0.5:
+        return op
+    rest = [["slow", number(), draw.choice([0.1, 1.0])], ["sleep", 1.0]]
+    return ["gather", [[["double", number()], op], rest, _ops(draw, 1, kinds, number, 1)]]
 
 
 def _plan(draw: Draw, number: Callable[[], int]) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ def _judge_job(simulation: Simulation, row: Job, spec: JobSpec) -> None:
     if events[0].payload["args"] != ({"ops": spec.ops} if spec.plan is None else {}):
         simulation.violated("E13", f"{row.id} has other arguments than it was started with")
     _judge_sleeps(simulation, row, events)
+    _judge_timeouts(simulation, row, events)
     last = events[-1].payload
     simulation.count(f"jobs {row.course.status.value}")
     match row.state:
@@ -91,6 +92,14 @@ def _judge_sleeps(simulation: Simulation, row: Job, events: list[Event]) -> None
                 simulation.violated("J12", f"{row.id}: {node} lasts {until - claimed_at:.3f} s at most")
         elif event.type == "wait_completed" and event.payload["outcome"] == "expired" and event.at < due.get(node, 0.0):
             simulation.violated("J12", f"{row.id}: {node} ended {due[node] - event.at:.3f} s too early")
+
+
+def _judge_timeouts(simulation: Simulation, row: Job, events: list[Event]) -> None:
+    """Check that a step timed out only if it took too long: by itself, or because its process was paused (L8)."""
+    failed = [event.payload for event in events if event.type == "node_finished" and event.payload.get("reason")]
+    for node, count in Counter(payload["node"] for payload in failed if payload["reason"] == "step timeout").items():
+        if count > simulation.overran[f"holdfast:{row.id}:{node}"]:
+            simulation.violated("L8", f"{row.id}: {node} timed out {count} times, and was too slow less often")
 
 
 def _judge_result(simulation: Simulation, row: Job, spec: JobSpec, result: Any) -> None:

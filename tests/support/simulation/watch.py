@@ -62,10 +62,12 @@ class Watch:
 
     Args:
         violated: is called with a rule of the specification and what is wrong.
+        still_works: returns whether a function of an attempt runs that should have ended.
     """
 
-    def __init__(self, violated: Violated) -> None:
+    def __init__(self, violated: Violated, still_works: Callable[[str, int], bool]) -> None:
         self._violated = violated
+        self._still_works = still_works
         self.store: WatchedStore
         self.leases: dict[str, HeldLease] = {}
         self.ended: dict[tuple[str, int], tuple[Any, ...]] = {}  # runs that have ended, as they were then
@@ -121,6 +123,8 @@ class Watch:
         self._fence(command.job, command.attempt, answer, now)
         if not isinstance(answer, Exception) and any(kind in LEAVING for kind, _ in command.events):
             self.leases.pop(command.job, None)
+            if self._still_works(command.job, command.attempt):
+                self._violated("L6", f"attempt {command.attempt} of {command.job} ends, and a call of it still runs")
 
     def _submit(self, command: c.Submit, answer: Any, now: float) -> None:
         if command.parent is not None and command.parent_attempt is not None:

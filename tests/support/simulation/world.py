@@ -7,6 +7,7 @@ is asked. From then on every job must end.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -18,15 +19,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast import ids
+from holdfast import external_key, ids
 from holdfast.authoring.conductor import external
 from holdfast.errors import HoldfastError
 from holdfast.machines import TERMINAL_JOB_STATES
 from holdfast.supervisor import released
 from support.simulation.clients import Clients
 from support.simulation.network import Network
-from support.simulation.processes import START, Process
-from support.simulation.programs import Act, here
+from support.simulation.processes import START, Process, Work
+from support.simulation.programs import CLEAN_UP_SECONDS, STEP_TIMEOUT, Act, here
 from support.simulation.scenario import CHAOS_SECONDS, FaultSpec, ProcessSpec, Scenario
 from support.simulation.scheduler import Scheduler, Spins
 from support.simulation.verdict import judge, verify
@@ -98,13 +99,14 @@ class Simulation:
         self.scenario = scenario
         self.scheduler = Scheduler(scenario.seed, scenario.burst)
         self.network = Network(self, scenario.latency, scenario.notice_loss, scenario.notice_delay)
-        self.watch = Watch(self.violated)
+        self.watch = Watch(self.violated, self.still_works)
         self.store = WatchedStore(_StoreClock(self.scheduler), self._committed, self.network.notify)
         self.watch.store = self.store
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
         self.trace: list[str] = []
         self.acts: list[Act] = []
+        self.overran: Counter[str] = Counter()  # tries of steps that took longer than they may, by external key
         self.workers: dict[str, Process] = {}  # by the names of their workers, also those that are gone
         self.processes: dict[int, Process] = {}  # that live, by place
         delays = [fault.seconds for fault in scenario.faults if fault.kind in {"slow", "pause"}]
@@ -188,15 +190,12 @@ class Simulation:
         elif fault.kind == "crash":
             self.crash(process, fault.seconds)
         elif fault.kind == "pause":
-            process.loop.paused = process.was_paused = True
-            self.scheduler.after(fault.seconds, partial(self._resume, process))
+            process.loop.paused = True
+            self.scheduler.after(fault.seconds, process.resume)
         elif fault.kind == "deploy":
             spec = self._specs[fault.process]
             self._specs[fault.process] = msgspec.structs.replace(spec, build=fault.build or spec.build)
             process.stop()
-
-    def _resume(self, process: Process) -> None:
-        process.loop.paused = False
 
     def crash(self, process: Process, restart_seconds: float = 1.0) -> None:
         """End a process at once. Another one takes its place later."""
@@ -234,7 +233,7 @@ class Simulation:
         verify(self, {name: row for name, row in self.store.rows().items() if row.state not in TERMINAL_JOB_STATES})
         self.network.heal()
         for process in self.processes.values():
-            process.loop.paused = False
+            process.resume()
         builds = {spec.build for spec in [*self.scenario.processes, *self._specs.values()]}
         builds |= {fault.build for fault in self.scenario.faults if fault.build is not None}
         for build in sorted(builds - {spec.build for spec in self._specs.values()}) or ([] if self._specs else ["1"]):
@@ -278,13 +277,44 @@ class Simulation:
         return next(process for process in self.processes.values() if process.loop is loop)
 
     def act(self, tool: str, number: int, key: str) -> str:
-        """Act on the world. A worker that lost its lease must not, unless it was stopped and cannot know (L4, L11)."""
-        process, call = self.running_process(), external.get()
-        job, attempt = key.split(":")[1], call[1] if call is not None else 0
-        if not process.was_paused and not self.watch.holds(job, attempt, START + self.scheduler.now):
-            self.violated("L4", f"attempt {attempt} of {job} acts, and the lease is {self.watch.leases.get(job)}")
-        self.acts.append(Act(self.scheduler.now, tool, key, number, process.index))
+        """Act on the world."""
+        job, attempt = _caller()
+        self.runs(job, attempt, tool)
+        self.acts.append(Act(self.scheduler.now, tool, key, number, self.running_process().index))
         return f"acted {number}"
+
+    def runs(self, job: str, attempt: int, what: str) -> None:
+        """Note that code of an attempt runs. It must not once its lease is over (L4, L11).
+
+        A process that goes on after a pause cannot know at first. It knows before time moves on.
+        """
+        process, now = self.running_process(), self.scheduler.now
+        if process.resumed_at != now and not self.watch.holds(job, attempt, START + now):
+            self.violated("L4", f"{what} of attempt {attempt} of {job} runs; the lease is {self.watch.leases.get(job)}")
+
+    async def at_work(self, seconds: float) -> None:
+        """Let a function take some time. When it is cancelled, it cleans up for a moment."""
+        process, begun = self.running_process(), self.scheduler.now
+        work = Work(*_caller(), self.scheduler.number())
+        process.at_work[work] = None
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            now = process.at_work[work] = self.scheduler.now
+            if now - begun >= STEP_TIMEOUT and (seconds >= STEP_TIMEOUT or process.has_paused_since(begun)):
+                self.overran[external_key()] += 1
+            await asyncio.sleep(CLEAN_UP_SECONDS)
+            raise
+        finally:
+            del process.at_work[work]
+
+    def still_works(self, job: str, attempt: int) -> bool:
+        """Return whether a function of an attempt runs that no longer should: its process has had time to end it."""
+        return any(
+            work[:2] == (job, attempt) and (since is None or not process.has_paused_since(since))
+            for process in self.processes.values()
+            for work, since in process.at_work.items()
+        )
 
     def has_acted(self, key: str) -> bool:
         """Return whether a call has acted."""
@@ -294,6 +324,13 @@ class Simulation:
         """Count how often something was seen, with this time."""
         self._seen[what] += 1
         return self._seen[what]
+
+
+def _caller() -> tuple[str, int]:
+    """Return the job and the attempt of the call that runs."""
+    call = external.get()
+    assert call is not None, "only the functions of calls act and work"
+    return call[0].split(":")[1], call[1]
 
 
 def _name(sender: int) -> str:
