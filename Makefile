@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE =
 COMPILE_ALL = @$(BIN)/python -m compileall -q src tests/support
 
 .DEFAULT_GOAL := help
-.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races simulate stores fuzz plans schedules ticks scenarios programs exact neighbours silence nightly servers bench profile pythons compare fix docs page pagecheck site sbom lock clean
+.PHONY: .mypy .basedpyright help demo test coverage check prove mutants deploys torture races simulate tally stores fuzz plans schedules ticks scenarios programs exact neighbours silence nightly servers bench profile pythons compare fix docs page pagecheck site sbom lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -84,9 +84,12 @@ races: $(READY)  ## try random orders of ends, cancels and deadlines, RACES=2000
 
 SIMULATED = $(if $(filter command line environment,$(origin SEEDS)),$(SEEDS),20000)
 FIRST ?= 0
-simulate: $(READY)  ## simulate workers, clients and faults, SEEDS=20000 from FIRST=0; BUGS=1 finds seeded bugs; print the tally
+simulate: $(READY)  ## simulate workers, clients and faults, SEEDS=20000 from FIRST=0; RECORD=file for long ones; BUGS=1 finds seeded bugs
 	$(COMPILE_ALL)
-	$(BIN)/python tools/simulate.py $(if $(BUGS),--bugs,$(SIMULATED) $(FIRST))
+	$(BIN)/python tools/simulate.py $(if $(BUGS),--bugs,$(SIMULATED) $(FIRST) $(if $(RECORD),--record $(RECORD)))
+
+tally: $(READY)  ## write the tally of a campaign of the simulator, RECORD=file, into docs/tally.md
+	$(BIN)/python tools/simulate.py --page $(RECORD)
 
 COMPARISONS ?= 500
 stores: $(READY)  ## compare all stores under COMPARISONS=500 random sequences of commands

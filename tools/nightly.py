@@ -326,10 +326,14 @@ def facts_of(begun: datetime, seconds: float) -> dict[str, str]:
 
 
 def nightly(seconds: float, seed: int, page: Path) -> int:
-    """Run everything, and write the page; 1 if a part has failed."""
+    """Run everything, and write the page; 1 if a part has failed. What is there about a campaign stays."""
+    from support.simulation.tally_page import campaign_of, with_campaign  # noqa: PLC0415 - of the folder added above
+
     begun, started = datetime.now(UTC), time.monotonic()
     outcomes = run_all(seconds, seed)
-    page.write_text(page_of(outcomes, seed=seed, facts=facts_of(begun, time.monotonic() - started)), encoding="utf-8")
+    written = page_of(outcomes, seed=seed, facts=facts_of(begun, time.monotonic() - started))
+    before = page.read_text(encoding="utf-8") if page.exists() else ""
+    page.write_text(with_campaign(written, campaign_of(before)), encoding="utf-8")
     return 1 if any(outcome.failure for outcome in outcomes.values()) else 0
 
 

@@ -3,7 +3,8 @@
 A seed that breaks a rule is shrunk, and printed with the line that repeats it.
 
     python tools/simulate.py SEEDS [FIRST]      play the seeds from FIRST on, on all cores
-    python tools/simulate.py SEEDS FIRST --record FILE    also write the tally to a file every minute; go on after a stop
+    python tools/simulate.py SEEDS FIRST --record FILE    write the tally to a file, too; go on after a stop
+    python tools/simulate.py --page FILE        write such a tally into docs/tally.md
     python tools/simulate.py SEEDS FIRST --first    stop at the first seed that breaks a rule, on one core
     python tools/simulate.py --seed SEED        play one seed, and print its trace
     python tools/simulate.py --scenario JSON    play one scenario, and print its trace
@@ -26,9 +27,10 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from support.simulation import tally_page
 from support.simulation.bugs import BUGS, SEEDS_MAX, Bug, hunt
 from support.simulation.campaign import Failure, Tally, campaign, checked, shared, undisturbed
-from support.simulation.record import begun_or_continued
+from support.simulation.record import begun_or_continued, load
 from support.simulation.scenario import Scenario, drawn
 from support.simulation.shrink import shrink
 
@@ -39,6 +41,9 @@ SHRUNK_MAX = 3  # failures that are shrunk: others are often the same
 def main() -> int:
     """Do what the arguments say; 1 if a rule was broken, or a mistake was not found."""
     options = _options()
+    if options.page is not None:
+        tally_page.write(load(options.page))
+        return 0
     if options.bugs is not None:
         return _bugs([bug for bug in BUGS if options.bugs in bug.name])
     if options.seed is not None or options.scenario is not None:
@@ -58,6 +63,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--scenario")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--page", type=Path, metavar="RECORD")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 

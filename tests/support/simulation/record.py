@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +26,7 @@ class Record(msgspec.Struct):
         """Write the record. A reader sees this one or the one before it."""
         written = path.with_name(f"{path.name}.new")
         written.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")
-        os.replace(written, path)
+        written.replace(path)
 
 
 def load(path: Path) -> Record:
