@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from support.scripts import ROOT
 
-SEEDS_MAX = 1600  # within which each mistake is found
+SEEDS_MAX = 400  # within which each mistake is found
 FIRST_SEED = 0
 
 

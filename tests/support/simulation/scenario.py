@@ -100,9 +100,9 @@ def drawn(seed: int) -> Scenario:
     ]
     jobs = _jobs(draw, builds)
     acts, faults = _acts(draw, jobs), _faults(draw, len(processes), builds)
-    if any(fault.kind == "partition" for fault in faults):  # code that runs when the lease ends
-        place = draw.randrange(len(jobs))
-        if jobs[place].plan is None:
+    if any(fault.kind == "partition" or fault.beats for fault in faults):  # code that runs when the lease ends
+        place = next((place for place, job in enumerate(jobs) if job.plan is None), None)
+        if place is not None:
             ops = [["slow", LONG_NUMBER, 12.0], *jobs[place].ops]
             jobs[place] = msgspec.structs.replace(jobs[place], ops=ops)
     return Scenario(
@@ -295,8 +295,9 @@ def _faults(draw: Draw, processes: int, builds: list[str]) -> list[FaultSpec]:
         return []
     kinds = draw.sample(FAULTS, draw.randint(1, 3))
     faults = [_fault(draw, draw.choice(kinds), processes, builds) for _ in range(draw.choice([1, 2, 3, 5, 8]))]
-    if any(fault.beats for fault in faults):  # only heartbeats get through, and they are late
-        faults.append(FaultSpec(kind="mute", process=draw.randrange(processes), at=draw.uniform(0, 5), seconds=9.0))
+    late = next((fault.process for fault in faults if fault.beats), None)
+    if late is not None:  # only heartbeats get through, and they are late
+        faults.append(FaultSpec(kind="mute", process=late, at=draw.uniform(0, 5), seconds=9.0))
     return faults
 
 
@@ -306,8 +307,8 @@ def _fault(draw: Draw, kind: str, processes: int, builds: list[str]) -> FaultSpe
         seconds = draw.choice([0.5, 3.0, 5.5, 7.0, 14.0])
         return FaultSpec(kind=kind, process=place, call=1 + int(draw.random() ** 2 * 120), seconds=seconds)
     if kind == "beat":
-        kind, seconds = draw.choice(["refused", "applied", "late", "slow"]), round(draw.uniform(2, 8), 3)
-        return FaultSpec(kind=kind, process=place, call=draw.randint(1, 3), seconds=seconds, beats=True)
+        kind, seconds = draw.choice(["refused", "applied", "late", "slow"]), round(draw.uniform(4, 8), 3)
+        return FaultSpec(kind=kind, process=place, call=draw.choice([1, 1, 2]), seconds=seconds, beats=True)
     at = round(draw.uniform(0, 12), 3)
     build = draw.choice(builds) if kind == "deploy" else None
     seconds = draw.choice([0.3, 2.0, 7.0, 12.0])
