@@ -24,9 +24,9 @@ class Sizes:
     """How long and how often things are measured."""
 
     repetitions: int = 3  # of rates; other figures are measured once, of many samples or jobs
-    seconds: float = 3.0  # of one measurement of a rate
+    seconds: float = 2.0  # of one measurement of a rate
     drain_jobs_max: int = 100_000
-    drain_seconds: float = 8.0
+    drain_seconds: float = 4.0
     samples: int = 150  # of a latency
     size_jobs: int = 1_000  # at most, whose bytes on disk are measured
     waiting: int = 2_000  # jobs that wait while a worker is idle
