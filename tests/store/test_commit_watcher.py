@@ -158,3 +158,44 @@ def test_commits_of_ones_own_are_looked_at_less_and_less_often() -> None:
     assert pauses[-1] == 0.02
     assert pauses == sorted(pauses)
     assert pace.after(now, found=True) < 0.02
+
+
+def test_a_ring_of_ones_own_is_not_looked_at(tmp_path: Path) -> None:
+    bell = tmp_path / "bell"
+    bell.touch()
+    own, asked, looked = threading.Event(), threading.Event(), threading.Event()
+
+    def is_own() -> bool:
+        asked.set()
+        return own.is_set()
+
+    def look() -> bool:
+        looked.set()
+        return True
+
+    own.set()
+    ear = CommitWatcher(bell, tmp_path / "no log", look, poll_seconds=0.001, is_own=is_own)
+    assert ear.is_woken
+    bell.write_bytes(b"!")
+    assert asked.wait(60)
+    own.clear()
+    assert not looked.is_set()
+    bell.write_bytes(b"!")
+    assert looked.wait(60)
+    ear.stop()
+
+
+def test_a_commit_of_another_is_heard_of_although_an_own_one_rings_after_it(
+    stores: tuple[SqliteStore, SqliteStore],
+) -> None:
+    here, there = stores
+    here.commit_blocking([submission("own-0")])
+    assert here._is_own_ring()
+    there.commit_blocking([submission("other")])
+    assert not here._is_own_ring()
+    here.commit_blocking([submission("own-1")])
+    assert here._lock.has_rung_last()
+    assert not here._is_own_ring(), "its transaction has found the other's commit"
+    assert here._listen()
+    assert here._is_own_ring()
+    assert here.change_count() == 1

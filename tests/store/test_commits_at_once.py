@@ -1,4 +1,4 @@
-"""Commits in their caller's thread: only while the disk is quick and nothing else holds the file, and as safe as others.
+"""Commits in their caller's thread: only while the disk is quick and nothing else holds the file.
 
 A second `FileLock` on the same path stands for another process: the kernel treats it as one.
 """
@@ -178,16 +178,16 @@ def test_an_interrupted_commit_leaves_a_store_that_works(
     if place == "begun":
         clock.during = interrupt
     else:  # after COMMIT: the cached row is older than the file's
-        remember, store._remember = store._remember, lambda _: interrupt()  # type: ignore[method-assign]
+        remember, store._remember = store._remember, lambda touched: interrupt()  # type: ignore[method-assign]  # noqa: ARG005
     with pytest.raises(KeyboardInterrupt):
-        store.commit_blocking([Append(name, attempt, [("job_completed", {"result": 1})])])
+        store.commit_blocking([Append(name, attempt, (("job_completed", {"result": 1}),))])
     if place == "committed":
         store._remember = remember  # type: ignore[method-assign]
     other = FileLock(tmp_path / "jobs.db-lock")
     other.run(lambda: None)  # the lock is not held
     other.close()
     store._commit_seconds = 0.0
-    (answer,) = store.commit_blocking([Append(name, attempt, [("job_completed", {"result": 2})])])
+    (answer,) = store.commit_blocking([Append(name, attempt, (("job_completed", {"result": 2}),))])
     row = asyncio.run(store.get(name))
     assert row is not None
     assert row.state is JobState.COMPLETED
@@ -228,7 +228,7 @@ def test_a_cached_row_that_another_process_has_changed_is_read_again(store: Sqli
     other = SqliteStore(tmp_path / "jobs.db")
     other.commit_blocking([Cancel(name, "too late")])
     store._commit_seconds = 0.0
-    store.commit_blocking([Append(name, attempt, [("job_completed", {"result": 1})])])
+    store.commit_blocking([Append(name, attempt, (("job_completed", {"result": 1}),))])
     row = asyncio.run(other.get(name))
     assert row is not None
     assert row.cancel is not None

@@ -101,13 +101,14 @@ class FileLock:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def ring(self) -> None:
-        """Write to the file, so that other processes notice a commit. Under the lock, so in the order of the commits."""
+        """Write to the file, so that other processes notice a commit. Under the lock, in the order of commits."""
         if self._descriptor is not None:
             os.pwrite(self._descriptor, self._mark, 0)
 
     def has_rung_last(self) -> bool:
         """Return whether no other process has rung since this object did."""
-        return self._descriptor is not None and os.pread(self._descriptor, MARK_BYTES, 0) == self._mark
+        descriptor = self._descriptor  # another thread may close it
+        return descriptor is not None and os.pread(descriptor, MARK_BYTES, 0) == self._mark
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
@@ -187,15 +188,15 @@ class WriteThread:
         Waking a thread takes longer than a small commit. A signal handler may raise an exception anywhere in the
         caller's thread. The thread then runs `mend` before anything else, under the lock, which it releases.
         """
-        if os.getpid() != self._process or self._tasks:
+        if os.getpid() != self._process or self._is_needed() or self._at_once.locked():
             return None
         try:
             with self._at_once:
-                if self._tasks or self._closed:  # tasks come first; `stop` has closed the lock, or is about to
+                if self._is_needed():  # tasks come first; `stop` has closed the lock, or is about to
                     return None
                 self._caller = threading.get_ident()
                 try:
-                    return work() if self._lock.acquire_at_once() else None
+                    return work() if self._acquired_at_once() else None
                 finally:
                     self._lock.release()
                     self._caller = None
@@ -203,6 +204,15 @@ class WriteThread:
             with contextlib.suppress(StoreUnavailable):
                 self._submit(mend, lambda _: None)
             raise
+
+    def _is_needed(self) -> bool:
+        """Return whether only the thread may work now: it has tasks, or it closes the lock."""
+        return self._closed or self._tasks > 0
+
+    def _acquired_at_once(self) -> bool:
+        with contextlib.suppress(OSError):  # the thread gets the same error, and reports it
+            return self._lock.acquire_at_once()
+        return False
 
     def is_current(self) -> bool:
         """Return whether the caller is this thread, or works in its place."""

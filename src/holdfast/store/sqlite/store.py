@@ -81,10 +81,10 @@ ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
 LOCKS = 4  # that a fork takes
 
-# Short commits run in their caller's thread, also where that runs a loop. To wake another thread, and to be woken by it,
+# Short commits run in their caller's thread, also where that runs a loop. To wake another thread and be woken by it
 # takes a loop about as long as a commit on a quick disk. A disk that stalls holds it for one commit.
 QUICK_SECONDS = 0.002  # that the disk has needed for the last commit
-AT_ONCE_MAX = 4  # commands on a loop; more of them have more to do than to wait for the disk, and the loop goes on
+AT_ONCE_MAX = 8  # commands on a loop; more of them have more to do than to wait for the disk, and the loop goes on
 AT_ONCE = frozenset({c.Append, c.Submit, c.SendSignal})  # commands on a loop, which do not search or read streams
 
 
