@@ -119,7 +119,7 @@ def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(row_text, "PORTION_BYTES", 5000)
-    events, sizes = transaction.event_columns, []
+    events, sizes = row_text.event_columns, []
 
     def seen(rows: list[EventRow]) -> dict[str, Any]:
         sizes.append(sum(len(payload) for _, _, _, payload, *_ in rows))
