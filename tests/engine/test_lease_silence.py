@@ -7,16 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from holdfast import App, RunHandle
 from holdfast.clock import elapsed
 from holdfast.engine.lease import STOP_SHARE, Lease
-from holdfast.store import Store
+from holdfast.engine.lease_keeper import LeaseKeeper
+from holdfast.engine.worker import Worker
+from holdfast.store import Claims, Command, Store
 from support.postgres import fresh_url
 from support.silence import SilentStore, SilentWire
 from support.stories import play, quick, until
@@ -41,6 +44,54 @@ def test_a_lease_counts_from_when_its_renewal_was_sent_and_is_not_revived() -> N
 def test_a_lease_that_was_sent_too_long_ago_is_over_whenever_it_is_answered() -> None:
     lease = Lease(elapsed() - 10.0, 10.0)
     assert not lease.lasts()
+
+
+class LateAnswers:
+    """A store whose first answer with a job comes after the lease of that job, by the worker's clock."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.late_seconds = 0.0
+
+    def steady(self) -> float:
+        return elapsed() + self.late_seconds
+
+    async def commit(self, batch: Sequence[Command]) -> list[Any]:
+        answers = await self._store.commit(batch)
+        if any(isinstance(answer, Claims) and answer.claimed for answer in answers):
+            self.late_seconds = 10 * LEASE_SECONDS
+        return answers
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_a_job_whose_claim_is_answered_after_its_lease_does_not_begin(url: str) -> None:
+    app = App("shop", config=quick(url, lease_seconds=1.0))
+    begun: list[float] = []
+
+    @app.job
+    async def work() -> None:
+        begun.append(elapsed())
+
+    async def story() -> None:
+        nonlocal run
+        run = await app.astart(work)
+        late = LateAnswers(app.store())
+        store = cast(Store, late)
+        keeper = partial(LeaseKeeper, steady=late.steady)
+        worker = Worker(store, app.entries, app.config, children=app.submission, keeper=keeper)
+        working = asyncio.create_task(worker.run())
+        await until(lambda: _is_over(app, run.id))
+        worker.stop()
+        await working
+        assert late.late_seconds
+
+    run: RunHandle
+    play(story())
+    assert len(begun) == 1, "the code of the first attempt would have begun when another worker could have the job"
+    assert [event.attempt for event in run.events() if event.type == "job_running"] == [1, 2]
+    app.close()
 
 
 async def stopped_in_time(app: App, silence: Callable[[], object], speak: Callable[[], object], look: Store) -> None:

@@ -451,6 +451,9 @@ class Worker:
         attempt.lease = self._keeper.claimed()
         if claimed.job.id in self.running:
             self.running[claimed.job.id].lose()  # its lease ran out unnoticed, and this worker claimed the job again
+        if not attempt.lease.lasts():  # the answer came too late: the process was stopped, or the store was silent
+            self._heard(WORK)  # look again at what is due: this lease ends
+            return
         self.running[claimed.job.id] = attempt
         self._unsettled[attempt] = None
         self.gate.busy += 1

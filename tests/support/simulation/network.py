@@ -74,6 +74,7 @@ class Network:
         self.notice_loss = notice_loss
         self.notice_delay = notice_delay
         self.outage_until = 0.0
+        self.committer: Process | None = None  # the process whose commit is applied
         self._listeners: list[tuple[Process, Callable[[int], None]]] = []
 
     def heal(self) -> None:
@@ -98,10 +99,12 @@ class Network:
         return leave
 
     def notify(self, change: int) -> None:
-        """Report a commit to all processes that listen, unless it gets lost."""
+        """Report a commit to all processes that listen. To others than the one that commits, a notice may get lost."""
         scheduler = self._simulation.scheduler
         for process, notice in list(self._listeners):
-            if not process.loop.alive or (self.notice_loss and scheduler.random.random() < self.notice_loss):
+            if not process.loop.alive:
+                continue
+            if self.notice_loss and scheduler.random.random() < self.notice_loss and process is not self.committer:
                 continue
             delay = self.notice_delay * scheduler.random.random() if self.notice_delay else self.delay()
             if delay:
@@ -127,8 +130,15 @@ class Connection:
 
     async def commit(self, batch: Sequence[Command]) -> list[Any]:
         """Commit a batch, if it gets there."""
-        answers: list[Any] = await self.send(partial(self._store.commit_of, self._process.index, batch), writes=True)
+        answers: list[Any] = await self.send(partial(self._commit, batch), writes=True)
         return answers
+
+    def _commit(self, batch: Sequence[Command]) -> list[Any]:
+        self._network.committer = self._process
+        try:
+            return self._store.commit_of(self._process.index, batch)
+        finally:
+            self._network.committer = None
 
     def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
         """Refuse: threads of simulated processes send their commands with `send`."""
