@@ -150,7 +150,7 @@ def _jobs(draw: Draw, builds: list[str]) -> list[JobSpec]:
                 deadline=draw.choice([None, 3.0, 9.0, 15.0]) if timed else None,
                 key=f"key {draw.randrange(3)}" if draw.random() < 0.1 else None,
                 group=draw.choice(["a", "b"]) if grouped else None,
-                max_attempts=draw.choice([100, 100, 100, 2]),
+                max_attempts=draw.choice([100, 100, 1, 2]),
                 plan=_plan(draw, lambda: next(numbers)) if is_plan else None,
             )
         )
