@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,10 +22,59 @@ from holdfast.engine.worker import Worker
 from holdfast.engine.worker_gate import SOON_SECONDS
 from holdfast.errors import StoreUnavailable
 from holdfast.group_commit import Journal
-from holdfast.machines import JobState
+from holdfast.machines import JobState, ReadyState
 from holdfast.store import Append, Command, Reclaim, ReleaseLeases, Store
+from holdfast.store.commands import ASKED
 from holdfast.store.sqlite.store import SqliteStore
 from support.stories import play, quick, until
+
+
+class DeafStore:
+    """A store whose notices all get lost. The test passes on those that it wants."""
+
+    floor_seconds = 0.2
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.notices: list[Callable[[int], None]] = []
+
+    def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
+        self.notices.append(notice)
+        return lambda: self.notices.remove(notice)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def test_other_notices_do_not_put_off_the_check_for_lost_ones(url: str) -> None:
+    app = App("shop", config=quick(url, lease_seconds=3600))
+    deaf = DeafStore(app.store())
+
+    @app.job
+    async def greet() -> str:
+        return "hello"
+
+    async def story() -> None:
+        worker = Worker(cast(Store, deaf), app.entries, app.config, children=app.submission)
+        working = asyncio.create_task(worker.run())
+        await until(lambda: _pended(worker))
+        run = await greet.astart()
+
+        async def is_over() -> bool:
+            for notice in deaf.notices:
+                notice(ASKED)  # many times within `floor_seconds`
+            return (await app.aget(run.id)).finished_at is not None
+
+        await until(is_over)
+        worker.stop()
+        await working
+
+    play(story())
+    app.close()
+
+
+async def _pended(worker: Worker) -> bool:
+    return worker.gate.counts().state is ReadyState.PENDING
 
 
 def test_what_another_process_writes_just_after_a_turn_is_not_slept_through(

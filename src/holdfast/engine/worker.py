@@ -133,6 +133,7 @@ class Worker:
         self._claim_awaited = False  # whether the worker's loop waits for its answer
         self._claim_limit = 0
         self._looked_at = 0.0  # when this worker last looked for dead ones
+        self._checked_at = 0.0  # when it last checked for changes that were not reported, by the loop's time
         self._clock = StoreClock(clock)
         self.now = self._clock.now
         self._card = WorkerCard(
@@ -150,6 +151,7 @@ class Worker:
     async def run(self, *, until_idle: bool = False) -> None:
         """Work until stopped. With `until_idle`, stop when nothing runs, can be claimed or is due."""
         self._loop = asyncio.get_running_loop()
+        self._checked_at = self._loop.time()
         self._task = asyncio.current_task()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
@@ -525,7 +527,8 @@ class Worker:
         return self._gone or (self._task is not None and self._task.cancelling() > 0)
 
     def _until(self, now: float) -> float:
-        floor = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
+        every = min(self._config.lease_seconds / 3, self._store.floor_seconds or float("inf"))
+        floor = max(SOON_SECONDS, self._checked_at + every - self._loop.time())  # wakes meanwhile do not put it off
         if self._sweep_at is None:
             return floor
         return max(SOON_SECONDS, min(max(self._sweep_at - now, self._rest_seconds(now)), floor))
@@ -550,6 +553,7 @@ class Worker:
                 if wait is not None and wait < longest:
                     continue  # the gate has a timer
                 due = self._is_sweep_due(self._loop.time() - begun)
+                self._checked_at = self._loop.time()
                 if not due and (self.running or await self._store.has_work()):
                     self.gate.heard()
                 if due or self.running or self.gate.fresh:
