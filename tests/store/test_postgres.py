@@ -109,13 +109,14 @@ def test_nobody_knows_of_a_commit_that_was_not_answered_and_it_is_not_done_again
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(store: PostgresStore) -> None:
-        held = Transaction.held
+        message = store._listener.message
 
-        def ended(transaction: Transaction) -> Any:
-            end(transaction._connection.info.backend_pid)  # all is written, and the COMMIT comes next
-            return held(transaction)
+        def ended(change: int) -> tuple[str, str]:
+            assert store._write_connection is not None
+            end(store._write_connection.info.backend_pid)
+            return message(change)
 
-        monkeypatch.setattr(Transaction, "held", ended)
+        monkeypatch.setattr(store._listener, "message", ended)
         with pytest.raises(StoreUnavailable, match="check the server and the URL"):
             await store.commit([submit("a")])
         monkeypatch.undo()

@@ -27,7 +27,7 @@ from holdfast.store import (
     SendSignal,
     Submitted,
 )
-from holdfast.store.postgres import PostgresStore, row_text, transaction
+from holdfast.store.postgres import PostgresStore, transaction
 from holdfast.store.sql.event_rows import EventRow
 from support.postgres import fresh_url
 from support.postgres_store import card, claim, submit, with_store
@@ -118,14 +118,14 @@ def test_a_number_that_no_column_holds_is_refused_alone() -> None:
 def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(row_text, "PORTION_BYTES", 5000)
-    events, sizes = row_text.event_columns, []
+    monkeypatch.setattr(transaction, "PORTION_BYTES", 5000)
+    events, sizes = transaction._events, []
 
     def seen(rows: list[EventRow]) -> dict[str, Any]:
         sizes.append(sum(len(payload) for _, _, _, payload, *_ in rows))
         return events(rows)
 
-    monkeypatch.setattr(transaction, "event_columns", seen)
+    monkeypatch.setattr(transaction, "_events", seen)
 
     async def story(store: PostgresStore) -> None:
         large = [submit(f"j{number:02}", args={"x": "x" * size}) for number, size in enumerate([1000] * 20 + [9000, 1])]
@@ -139,7 +139,7 @@ def test_a_batch_larger_than_one_statement_takes_is_one_transaction_all_the_same
 
 
 def test_names_may_hold_whatever_stands_between_the_values_of_a_statement() -> None:
-    names = [f"{mark}a{mark}" for mark in row_text.MARKS]
+    names = [f"{mark}a{mark}" for mark in transaction.MARKS]
 
     async def story(store: PostgresStore) -> None:
         for batch in [[name] for name in names] + [[f"b{name}" for name in names]]:  # alone; and with no mark left

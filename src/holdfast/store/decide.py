@@ -215,10 +215,10 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     fence(job, command.attempt, now)
     moving = next((place for place, (kind, _) in enumerate(command.events) if kind not in GROWING), None)
     if moving is None and command.events:
-        grown = grow(command.events, command.attempt, job, now)
+        grown = _grow(command.events, command.attempt, job, now)
         grown.used = _used(command, now)
         return grown
-    before = grow(command.events[:moving], command.attempt, job, now) if moving else None
+    before = _grow(command.events[:moving], command.attempt, job, now) if moving else None
     row = before.job if before is not None else job
     only = moving is not None and moving + 1 == len(command.events)
     decision = _completed(command, row, now) if only else None
@@ -263,7 +263,7 @@ def _used(command: c.Append, now: float) -> tuple[Signal, ...]:
     return tuple(Signal(command.job, name, "", None, now) for name in command.uses)
 
 
-def grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float) -> Decision:
+def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float) -> Decision:
     """Append events that move nothing. They are legal for the holder, which was checked. Most writes are these."""
     decision = Decision(job, grew_only=True, change=EVENTS)
     seq, head = job.version, job.head

@@ -32,10 +32,6 @@ class RowCache:
         known, row = self._rows.get(name, ("", None))
         return row if row is not None and known == writer and row.head == head else None
 
-    def row(self, name: str) -> tuple[str, Job] | None:
-        """Return a row and the transaction that wrote it. Another process may have changed it since."""
-        return self._rows.get(name)
-
     def remember(
         self, touched: Mapping[str, Job | None], written: set[str], writer: str, read: Mapping[str, str] | None = None
     ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 
-from holdfast.store.postgres.clock_estimate import CLOCK_SECONDS_OFF
 from holdfast.store.sql.columns import JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, LIMIT_COLUMNS, LIMIT_WRITTEN
 from holdfast.store.sql.event_rows import EVENT_READ, HISTORY_READ
 from holdfast.store.sql.run_sql import OF_A_JOB, ReadSql
@@ -33,7 +32,6 @@ class Statements:
         self.schema = schema
         self._reading(schema)
         self._writing(schema)
-        self._in_one_trip(schema)
         self._finding(schema)
         self._producing(schema)
         self._scheduling(schema)  # before `has_work`, which includes it
@@ -64,8 +62,7 @@ class Statements:
         )
         # All statements of a writer find few rows by an index. A plan that is made once, while the tables are small,
         # must not read them whole when they are large.
-        plans = "('default_transaction_isolation', 'read committed'), ('plan_cache_mode', 'force_generic_plan'),"
-        plans += " ('jit', 'off'), ('enable_seqscan', 'off'),"
+        plans = "('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),"
         plans += " ('enable_hashjoin', 'off'), ('enable_mergejoin', 'off')"
         self.set_up_session = (
             "SELECT set_config(name, value, false) FROM (VALUES ('idle_in_transaction_session_timeout',"
@@ -79,7 +76,7 @@ class Statements:
             f"SELECT x.*, {schema}.clock(), pg_current_xact_id()::xid::text FROM"
             f" (SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE) x"
         )
-        self.notify = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)"
+        self.notify = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
         self.writer = "SELECT pg_current_xact_id_if_assigned()::xid::text"
         self.histories = f"SELECT {HISTORY_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
         self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
@@ -136,44 +133,6 @@ class Statements:
         self.use_signals = (
             f"UPDATE {schema}.signals s SET used = true FROM unnest(%s::text[], %s::text[]) AS x(job, id)"
             " WHERE s.job = x.job AND s.id = x.id"
-        )
-
-    def _in_one_trip(self, schema: str) -> None:
-        """Set the statements of `known_rows`. Their parameters have numbers, because libpq itself gets them.
-
-        A row is locked before the columns of the outer SELECT are computed. If its lock was waited for, the columns of
-        the inner one are computed again, from the row as it is by then. All lock in the order of names.
-        """
-        split = "string_to_array(${}, $1)".format
-        events = (
-            f"INSERT INTO {schema}.events SELECT job, seq::bigint, type, payload::json, attempt::bigint, $7,"
-            " $10::integer, substr($9, (32 * place - 31)::integer, 32), decode(hashes, 'hex') FROM unnest("
-            + ", ".join(f"string_to_array(${number}, $1, '')" for number in (2, 3, 4, 5, 6, 8))
-            + ") WITH ORDINALITY AS x(job, seq, type, payload, attempt, hashes, place) WHERE (SELECT ok FROM checked)"
-        )
-        timely = f"max(now) - $7 BETWEEN 0 AND {CLOCK_SECONDS_OFF}"
-        outcome = "SELECT ok, now, pg_current_xact_id()::xid::text FROM checked"
-        rows = ", ".join(split(number) for number in range(11, 17))
-        self.grow_known = (
-            f"WITH locked AS MATERIALIZED (SELECT x.*, {schema}.clock() AS now FROM (SELECT g.id, g.version, g.head,"
-            " j.lease_until, j.xmin::text = g.writer AND j.head = g.known_head AND j.state = 'running'"
-            f" AND j.attempt = g.attempt::bigint AS same FROM unnest({rows}) AS g(id, writer, known_head, attempt,"
-            f" version, head) JOIN {schema}.jobs j ON j.id = g.id ORDER BY j.id FOR UPDATE OF j) x),"
-            " checked AS MATERIALIZED (SELECT count(*) = $17::bigint AND bool_and(same) AND max(now) < min(lease_until)"
-            f" AND {timely} AS ok, max(now) AS now FROM locked),"
-            f" grown AS (UPDATE {schema}.jobs j SET version = x.version::bigint, head = x.head, updated_at = $7"
-            " FROM locked x WHERE j.id = x.id AND (SELECT ok FROM checked)),"
-            f" written AS ({events}) {outcome}"
-        )
-        shape = ", ".join(f"{name} {_JOB_TYPES.get(name, 'text')}" for name in JOB_WRITTEN)
-        columns = ", ".join(JOB_WRITTEN)
-        self.create_plain = (
-            f"WITH checked AS MATERIALIZED (SELECT {timely} AND NOT EXISTS (SELECT 1 FROM {schema}.limits l WHERE"
-            f" l.queue = ANY ({split(11)}) AND l.settings::json->>'depth' IS NOT NULL) AS ok, max(now) AS now"
-            f" FROM (SELECT {schema}.clock() AS now) c),"
-            f" created AS (INSERT INTO {schema}.jobs ({columns}) SELECT {columns} FROM json_to_recordset($12::json)"
-            f" AS x({shape}) WHERE (SELECT ok FROM checked)),"
-            f" written AS ({events}) {outcome}"
         )
 
     def write_rows(self, kinds: tuple[str, ...], *, events: bool) -> str:

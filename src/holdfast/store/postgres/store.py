@@ -2,9 +2,8 @@
 
 Acknowledged means committed by the server, with its own `synchronous_commit`. One thread with one connection does all
 writes of a process, a whole batch in one transaction at READ COMMITTED. It locks the rows first, then reads the time,
-which is the server's. The commonest batches take one statement, which checks the same (`known_rows`). Reads have their
-own connection; a third one listens. Only listening depends on the state of a session, so the other two may use a pooler
-in transaction mode.
+which is the server's. Reads have their own connection; a third one listens. Only listening depends on the state of a
+session, so the other two may use a pooler in transaction mode.
 
 What can fail:
 
@@ -17,9 +16,8 @@ What can fail:
 - The database cannot store a value (a name with a NUL, or too long for an index), and the batch fails. It is executed
   again command by command, and only the command with the value is refused.
 - A notice is lost: a waiting process polls at least every `floor_seconds`. A notice follows its commit in a transaction
-  of its own that waits for no disk, and no caller waits for it. The server lets one notifying transaction at a time
-  commit, in the whole cluster. With the notice inside, commits of many processes would follow one another, each with
-  its own flush.
+  of its own that waits for no disk. The server lets one notifying transaction at a time commit, in the whole cluster.
+  With the notice inside, commits of many processes would follow one another, each with its own flush.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -42,7 +40,6 @@ from holdfast.store.audit import unwrapped
 from holdfast.store.commands import EVENTS, WORK
 from holdfast.store.limits import COUNTED_MAX, QueueState, queue_state
 from holdfast.store.postgres.call_timeout import CallTimeout, CallWatcher
-from holdfast.store.postgres.clock_estimate import ClockEstimate
 from holdfast.store.postgres.connection import (
     SILENCE_SECONDS,
     back_off,
@@ -53,10 +50,9 @@ from holdfast.store.postgres.connection import (
     pipelined,
     reason_of,
     rollback_on_error,
+    rollback_or_close,
     silence,
 )
-from holdfast.store.postgres.direct_statements import TEXT, DirectStatements
-from holdfast.store.postgres.known_rows import KnownRows
 from holdfast.store.postgres.listener import Listener, lock_key
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, require
@@ -122,15 +118,13 @@ class PostgresStore(SqlReads):
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
         self._row_cache = RowCache()
-        self._clock = ClockEstimate()
-        self._known_rows = KnownRows(self._sql, self._row_cache, self._clock, Transaction.sharing_bytes_max)
-        self._direct = DirectStatements()
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
         self._limited_seconds: float | None = None  # how long a statement of that session may take, if it is one
         self._preparing = True  # whether statements may be prepared; not through some poolers
         self._committing = False  # whether COMMIT was sent and not answered yet
+        self._commit_reply: psycopg.Cursor[Any] | None = None  # of the last COMMIT that was sent
         self._closing = threading.Lock()
         try:
             self._write_connection = self._guard(self._connect)
@@ -234,11 +228,6 @@ class PostgresStore(SqlReads):
     def _connect(self) -> Connection:
         return connect(self._url, self._watch.seconds, self._watch, preparing=self._preparing)
 
-    @property
-    def _prepares(self) -> bool:
-        """Whether statements may be prepared on the connection that writes."""
-        return self._preparing and self._is_a_session is True
-
     def _stop_preparing(self) -> None:
         """Use no prepared statements from now on: the server does not have those of this process."""
         self._preparing = False
@@ -247,24 +236,11 @@ class PostgresStore(SqlReads):
                 connection.prepare_threshold = None
 
     def _connected_for_writing(self) -> Connection:
-        """Return a connection on which nothing is under way; a new one if the last one has ended."""
-        if self._write_connection is None or not self._settled(self._write_connection):
+        if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
             self._row_cache.forget()
             self._locked, self._is_a_session, self._limited_seconds = set(), None, None
-            self._direct.settle(self._write_connection)
         return self._write_connection
-
-    def _settled(self, connection: Connection) -> bool:
-        """Read the reply to the last notice; return whether the connection can be used."""
-        try:
-            with self._watch.over(connection, self._watch.deadline()):
-                self._direct.settle(connection)
-        except CallTimeout:
-            raise
-        except psycopg.OperationalError:
-            connection.close()
-        return not connection.closed
 
     def _hold_locks(self, connection: Connection) -> None:
         """Hold the session locks of this process's workers on this connection, too, which their heartbeats use.
@@ -321,9 +297,6 @@ class PostgresStore(SqlReads):
                 with self._watch.over(connection, deadline), rollback_on_error(connection):
                     self._set_up_session(connection)
                     self._hold_locks(connection)
-                    written = self._in_one_trip(connection, batch) if attempt == 0 else None
-                    if written is not None:
-                        return written
                     return self._transact(connection, batch, seconds, looking_first=attempt > 0)
             except _NOT_PREPARED as error:
                 self._stop_preparing()
@@ -337,59 +310,46 @@ class PostgresStore(SqlReads):
                 last = error  # the connection ended before the COMMIT
         raise StoreUnavailable(f"the write conflicted with others {TRIES} times: {last}: try again")
 
-    def _in_one_trip(self, connection: Connection, batch: Sequence[c.Command]) -> tuple[list[Any], int] | None:
-        """Execute a batch with one statement; return None if it has to be an ordinary transaction."""
-        decided = self._known_rows.decided(batch) if self._prepares else None
-        if decided is None:
-            return None
-        self._committing = True
-        written = self._known_rows.write(connection, self._direct, decided)
-        self._committing = False
-        if not written:
-            return None
-        self._notify(connection, decided.change)
-        return decided.answers, decided.change
-
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
     ) -> tuple[list[Any], int]:
-        with pipelined(connection) as pipeline:
+        with self._pipelined(connection) as pipeline:
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
             if seconds != self._limited_seconds:
                 connection.execute(self._sql.limit_transaction, milliseconds(seconds))
-            seen = self._row_cache
+            locks, seen = self._listener.locks, self._row_cache
             transaction = Transaction(
-                connection,
-                self._sql,
-                looking_first=looking_first,
-                locks=self._listener.locks,
-                seen=seen,
-                clock=self._clock,
-                sync=pipeline.sync,
+                connection, self._sql, looking_first=looking_first, locks=locks, seen=seen, sync=pipeline.sync
             )
             answers = transaction.carry_out(batch)
             held = transaction.held()
             named = transaction.writer is not None or not any(held.values())
             unknown = None if named else connection.execute(self._sql.writer)
             self._committing = True  # from here on the outcome is unknown until the server replies
-            connection.execute("COMMIT")
-        self._committing = False
+            notice = self._listener.message(transaction.change)
+            self._commit_reply = connection.execute("COMMIT")
+            if transaction.change & ~EVENTS or transaction.ended:
+                connection.execute(self._sql.notify, notice)  # begins another transaction
         writer = transaction.writer or ""
         if unknown is not None:
             writer = str(unknown.fetchone()[0])
         seen.remember(held, transaction.rewritten, writer, transaction.read_now)
-        if transaction.change & ~EVENTS or transaction.ended:
-            self._notify(connection, transaction.change)
         return answers, transaction.change
 
-    def _notify(self, connection: Connection, change: int) -> None:
-        """Send a notice of a committed batch. No caller waits for its transaction; the next batch reads the reply.
+    @contextlib.contextmanager
+    def _pipelined(self, connection: Connection) -> Iterator[psycopg.Pipeline]:
+        """Send a transaction and its notice as a pipeline. An error after the commit concerns only the notice."""
+        self._commit_reply = None
+        try:
+            with pipelined(connection) as pipeline:
+                yield pipeline
+        except psycopg.Error:
+            if not self._is_committed():
+                raise
+            rollback_or_close(connection)  # the notice is lost, and the others poll
 
-        If it fails, the notice is lost, and the others poll.
-        """
-        values = [text.encode() for text in self._listener.message(change)]
-        with contextlib.suppress(psycopg.Error):
-            self._direct.send(connection, self._sql.notify, values, [TEXT, TEXT], preparing=self._prepares)
+    def _is_committed(self) -> bool:
+        return self._commit_reply is not None and self._commit_reply.statusmessage == "COMMIT"
 
     async def _read(self, sql: str, bindings: Any) -> list[Any]:
         return await asyncio.get_running_loop().run_in_executor(self._reader, self._fetch, sql, bindings)
