@@ -75,7 +75,6 @@ def test_a_job_whose_claim_is_answered_after_its_lease_does_not_begin(url: str) 
         begun.append(elapsed())
 
     async def story() -> None:
-        nonlocal run
         run = await app.astart(work)
         late = LateAnswers(app.store())
         store = cast(Store, late)
@@ -86,11 +85,10 @@ def test_a_job_whose_claim_is_answered_after_its_lease_does_not_begin(url: str) 
         worker.stop()
         await working
         assert late.late_seconds
+        assert [event.attempt for event in await run.aevents() if event.type == "job_running"] == [1, 2]
 
-    run: RunHandle
     play(story())
     assert len(begun) == 1, "the code of the first attempt would have begun when another worker could have the job"
-    assert [event.attempt for event in run.events() if event.type == "job_running"] == [1, 2]
     app.close()
 
 
