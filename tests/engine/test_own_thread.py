@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from holdfast import App, Backoff, RunHandle, StepFailed, export, external_key, now, spend, uuid4, wait_for
+from holdfast import App, Backoff, RunHandle, StepFailed, changed, export, external_key, now, spend, uuid4, wait_for
+from holdfast.authoring.conductor import Suspended, conductor
+from holdfast.clock import elapsed
 from holdfast.engine import own_thread
+from holdfast.engine.lease import Lease
+from holdfast.machines import JobState
 from support.stories import drain, play, quick, until
 
 TRIES = ["node_started", "command_committed", "node_finished"]
@@ -283,6 +290,186 @@ def test_a_cancel_is_seen_after_the_step_that_runs_in_the_thread_of_the_job(url:
 
     play(story())
     assert seen == ["the step has returned", "cancelled"]
+
+
+def test_the_thread_goes_on_alone_only_with_a_lease_and_in_its_own_process(app: App) -> None:
+    @app.step
+    def where() -> int:
+        return threading.get_ident()
+
+    @app.job
+    def work() -> list[bool]:
+        where()
+        running: Any = conductor.get()
+        own, lease = running._own_thread, running.lease
+        found = [own.takes(where)]
+        running.lease = Lease(elapsed() - 100.0, 10.0)
+        found.append(own.takes(where))
+        running.lease, own._pid = lease, -1  # as in a process that was forked from this one
+        found.append(own.takes(where))
+        own._pid = os.getpid()
+        return [*found, own.takes(where)]
+
+    assert outcome(app, work)[0] == [True, False, False, True]
+
+
+def test_a_wait_in_another_thread_does_not_suspend_the_job_under_its_step(app: App) -> None:
+    stepping, free = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    @app.step
+    def step(number: int) -> int:
+        ran.append(number)
+        if number == 1:
+            stepping.set()
+            free.wait(60)
+        return number
+
+    @app.job
+    def work() -> Any:
+        step(0)
+        found: list[Any] = []
+
+        def waits() -> None:
+            stepping.wait(60)
+            with suppress(Suspended):  # as the code's own thread is, a thread of it is closed when the job is suspended
+                found.append(wait_for("x"))
+
+        other = threading.Thread(target=copy_context().run, args=(waits,))
+        other.start()
+        step(1)
+        other.join()
+        return found
+
+    async def story() -> None:
+        handle = await app.astart(work)
+        worker = app.worker()
+        working = asyncio.create_task(worker.arun())
+        await asyncio.to_thread(stepping.wait, 60)
+
+        async def rests() -> bool:
+            running = list(worker._worker.running.values())  # type: ignore[union-attr]
+            return not running or running[0].code.threads_waiting == 1
+
+        await until(rests)
+        for _ in range(100):  # turns of the loop, in which it would be suspended
+            await asyncio.sleep(0)
+        free.set()
+
+        async def is_suspended() -> bool:
+            row = await app.store().get(handle.id)
+            return row is not None and row.state is JobState.WAITING
+
+        await until(is_suspended)
+        await handle.asignal("x", 7)
+        assert await handle.aresult(timeout=60) == [7]
+        worker.stop()
+        await working
+
+    play(story())
+    assert ran == [0, 1]
+
+
+def test_results_are_made_in_the_context_of_the_code_as_in_a_replay(app: App) -> None:
+    unit: ContextVar[str] = ContextVar("unit", default="none")
+
+    @dataclass
+    class Price:
+        cents: int
+
+        def __post_init__(self) -> None:
+            self.shown = f"{self.cents} {unit.get()}"
+
+    @app.step
+    def price(cents: int) -> Price:
+        unit.set("of the step")
+        return Price(cents)
+
+    @app.job
+    def work() -> list[str]:
+        unit.set("of the job")
+        return [price(cents).shown for cents in range(3)]
+
+    assert outcome(app, work)[0] == ["0 of the job", "1 of the job", "2 of the job"]
+
+
+def test_a_step_with_a_loop_of_its_own_can_be_called_inside_a_loop_of_the_code(app: App) -> None:
+    @app.step
+    def get(number: int) -> int:
+        return asyncio.run(asyncio.sleep(0, number))
+
+    @app.job
+    def work() -> list[int]:
+        async def main() -> list[int]:
+            return [get(number) for number in range(3)]
+
+        return asyncio.run(main())
+
+    assert outcome(app, work)[0] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("base", [BaseException, SystemExit, GeneratorExit])
+def test_an_error_without_a_readable_text_is_recorded(app: App, base: type[BaseException]) -> None:
+    class Odd(base):  # type: ignore[misc,valid-type]  # - each in turn
+        def __str__(self) -> str:
+            raise ValueError("it has no text")
+
+    @app.step
+    def step(*, fails: bool) -> None:
+        if fails:
+            raise Odd
+
+    @app.job
+    def work() -> list[str]:
+        kinds = []
+        for fails in (True, False, True):
+            try:
+                step(fails=fails)
+            except StepFailed as failure:
+                kinds.append(failure.kind)
+        return kinds
+
+    kinds, handle = outcome(app, work)
+    assert len(kinds) == 2
+    assert [event.type for event in handle.events()].count("node_finished") == 3
+
+
+def test_a_change_is_new_to_a_run_whose_thread_went_on_alone(app: App) -> None:
+    versions = [1]
+
+    @app.step
+    def step(number: int) -> int:
+        return number
+
+    @app.job
+    def warm() -> int:
+        return step(-1)
+
+    @app.job
+    def work() -> bool:
+        if versions[-1] == 1:
+            uuid4()  # the new code does not ask for it
+        wait_for("go")
+        return step(1) == 1 and step(2) == 2 and versions[-1] == 2 and changed("mark")
+
+    async def story() -> None:
+        worker = app.worker()
+        working = asyncio.create_task(worker.arun())
+        handle = await app.astart(work)
+
+        async def waits() -> bool:
+            row = await app.store().get(handle.id)
+            return row is not None and row.state is JobState.WAITING
+
+        await until(waits)
+        versions.append(2)
+        await (await app.astart(warm)).aresult(timeout=60)
+        await handle.asignal("go")
+        assert await handle.aresult(timeout=60) is True
+        worker.stop()
+        await working
+
+    play(story())
 
 
 def test_steps_that_block_hold_up_no_other_job(app: App) -> None:

@@ -133,6 +133,7 @@ class Attempt:
         self._intent: Written | None = None
         self._continuing: dict[str, Any] | None = None  # arguments of the run that continues this one
         self._over = False
+        self.own_step = False  # whether the job's own thread runs a step (see `own_thread`)
         self._stop_reason: str | None = None  # "cancel", "deadline", "release" or "lost", once ended from outside
         self.pausing = claimed.job.pause  # whether to pause at the next call (J13)
         self._timer: asyncio.TimerHandle | None = None  # for the run's deadline
@@ -267,7 +268,7 @@ class Attempt:
             if self.goes_on() and not self.under_way and self.code.idle:
                 self._stuck()
             return
-        if self.waits.busy or self.waits.has_several_new() or not self.code.idle:
+        if self.waits.busy or self.own_step or self.waits.has_several_new() or not self.code.idle:
             self.waits.check_new()
             return
         intent = self.waits.intent()
@@ -801,7 +802,7 @@ class Attempt:
     def is_undisturbed(self) -> bool:
         """Return whether nothing but the code itself has a say in what follows, so that its thread may go on alone."""
         asked = self.pausing or self.budgeted or self._effects is not None
-        return not asked and self.goes_on() and not self.is_far_ahead() and self.code.is_alone
+        return not asked and self.goes_on() and self.lease.lasts() and not self.is_far_ahead() and self.code.is_alone
 
     def in_loop(self) -> bool:
         return threading.get_ident() == self._thread

@@ -8,7 +8,8 @@ same order. The thread posts them to the worker's loop, which records them. The 
 function begins. The code may run ahead of the loop, as it may run ahead of the disk (output commit).
 
 The thread does so only where the loop would have nothing to decide. The code is past its history, nothing else of it is
-under way, and the call is a step without a timeout or a gate. If the function does not return a plain result, the loop
+under way, its lease lasts, and the call is a step without a timeout or a gate. A process that was forked from the
+thread does not: it has no loop that reads what it posts. If the function does not return a plain result, the loop
 continues the call from there.
 
 A thread cannot be interrupted. If a job is cancelled while its thread blocks in a call, its code sees that at once.
@@ -18,8 +19,10 @@ While the thread runs a function, the code sees it after that. So a step runs he
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 import time
+from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -43,9 +46,14 @@ _Rest = Callable[[], Coroutine[Any, Any, Any]]  # continues a call on the loop
 
 
 class BriefSteps:
-    """The plain steps of a worker whose last run was brief. Safe from any thread."""
+    """The plain steps of a worker whose last run was brief. Safe from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: how long a brief run takes at most. With 0 none is brief. Default: `BRIEF_SECONDS`.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
         self._names: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -57,7 +65,8 @@ class BriefSteps:
         try:
             return call.function(**kwargs)
         finally:
-            (self._names.add if time.monotonic() - began < BRIEF_SECONDS else self._names.discard)(call.name)
+            longest = BRIEF_SECONDS if self._seconds is None else self._seconds
+            (self._names.add if time.monotonic() - began < longest else self._names.discard)(call.name)
 
 
 class OwnThread:
@@ -67,6 +76,8 @@ class OwnThread:
         self._attempt = attempt
         self._calls = attempt.calls
         _ = attempt.outcomes  # made here, on the loop, because the thread uses it
+        self._pid = os.getpid()  # a forked child has this thread, and no loop that reads its posts
+        self._begun, self._ended = partial(self._record, begins=True), partial(self._record, begins=False)
         self._posted = 0  # what was posted; changed by the thread alone
         self._recorded = 0  # and what the loop has read of that; changed by the loop alone
 
@@ -82,6 +93,8 @@ class OwnThread:
             and own.number == 0
             and own.ident == threading.get_ident()
             and place.get() is None
+            and _get_running_loop() is None
+            and os.getpid() == self._pid
             and self._posted - self._recorded < AHEAD_MAX
             and self._attempt.is_undisturbed()
         )
@@ -89,7 +102,9 @@ class OwnThread:
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Carry out a call, and return its result or raise its failure."""
         value, rest = contextvars.copy_context().run(self._call, call, args, kwargs)  # as calls on the loop have
-        return value if rest is None else self._attempt.from_thread(self._attempt.tracked(call.name, rest))
+        if rest is None:
+            return call.signature.decode_result(value)  # in the context of the code, as in a replay
+        return self._attempt.from_thread(self._attempt.tracked(call.name, rest))
 
     def _call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, _Rest | None]:
         """Return the result, or what continues the call on the loop."""
@@ -98,7 +113,7 @@ class OwnThread:
         node = attempt.replay.node(call.name, arguments, call.key, call.aliases)
         if node in attempt.replay.retry_at:  # it failed in an earlier attempt, and may not be due
             return None, partial(calls.outcome, call, node, arguments)
-        self._post(calls.declaration(call, node, arguments))
+        self._post(calls.declaration(call, node, arguments), begins=True)
         leave_job()
         external.set((f"holdfast:{attempt.job}:{node}", attempt.attempt))
         try:
@@ -108,23 +123,28 @@ class OwnThread:
             return None, partial(calls.outcome, call, node, arguments, partial(_raised, _failure(error)))
         if content is not None or attempt.spends or attempt.is_exporting:
             return None, partial(calls.outcome, call, node, arguments, partial(_returned, result))
-        self._post(*calls.success(call, node, value).events, calls_made=1)
-        return call.signature.decode_result(value), None
+        self._post(*calls.success(call, node, value).events)
+        return value, None
 
-    def _post(self, *events: Written, calls_made: int = 0) -> None:
+    def _post(self, *events: Written, begins: bool = False) -> None:
         """Have the loop record events. They are frozen here, because the code may change the values after this."""
         frozen = [(kind, freeze_plain(payload)) for kind, payload in events]
         weight = 1 + sum([len(each.text) for _, each in frozen]) // LARGE_BYTES
         self._posted += weight
         try:
-            self._attempt.threads.inbox.put(self._record, frozen, calls_made, weight)
+            self._attempt.threads.inbox.put(self._begun if begins else self._ended, frozen, weight)
         except RuntimeError:  # the worker's loop is closed
             raise Suspended from None
 
-    def _record(self, events: list[tuple[str, Frozen]], calls_made: int, weight: int) -> None:
+    def _record(self, events: list[tuple[str, Frozen]], weight: int, *, begins: bool) -> None:
         """Record events on the loop, unless the attempt may write no more."""
         self._recorded += weight
-        self._attempt.code.calls_made += calls_made
+        attempt = self._attempt
+        attempt.own_step = begins
+        attempt.code.live = True  # it is past its history, although it has not rested
+        attempt.code.calls_made += not begins
+        if not begins and attempt.code.threads_waiting:  # the code may have rested but for this step
+            attempt.code.turn_soon()
         with suppress(Suspended):
             self._attempt.record_frozen(events)
 

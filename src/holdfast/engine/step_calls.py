@@ -126,6 +126,8 @@ class Calls:
         """Start a call on the worker's loop, in a copy of the caller's context without the conductor."""
         attempt = self._attempt
         attempt.waits.busy += 1
+        if ran is not None:
+            attempt.own_step = False
         context.run(leave_job)
         driving = self._drive(call, pending.node, arguments, ran)
         driver = pending.driver = attempt.loop.create_task(driving, context=context)

@@ -33,7 +33,10 @@ _log = logging.getLogger("holdfast")
 
 def as_runtime_error(error: BaseException) -> RuntimeError:
     """Return the error to raise in place of one that would end more than the code that raised it."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    except BaseException:  # its __str__ may raise anything, and the caller would wait without end
+        text = type(error).__name__
     return RuntimeError(
         f"{text} raised inside a job: it would stop the worker, not only the job; raise another exception instead"
     )
@@ -259,7 +262,7 @@ class _Call:
 
 def for_caller(error: BaseException) -> BaseException:
     """Return what the caller of a function gets for an error of it."""
-    if isinstance(error, (SystemExit, KeyboardInterrupt, StopIteration)):
+    if isinstance(error, (SystemExit, KeyboardInterrupt, StopIteration, GeneratorExit)):
         return as_runtime_error(error)
     if type(error) is concurrent.futures.CancelledError:
         return asyncio.CancelledError(*error.args)  # as code on a loop gets it

@@ -132,8 +132,7 @@ class Worker:
         self._claim_open = False  # whether that claim's transaction has not begun
         self._claim_awaited = False  # whether the worker's loop waits for its answer
         self._claim_limit = 0
-        self._looked_at = 0.0  # when this worker last looked for dead ones
-        self._checked_at = 0.0  # when it last checked for changes that were not reported, by the loop's time
+        self._looked_at = self._checked_at = 0.0  # when it last looked for dead workers, and for lost notices
         self._clock = StoreClock(clock)
         self.now = self._clock.now
         self._card = WorkerCard(

@@ -27,6 +27,7 @@ from holdfast.client.run_handle import RunHandle, job_of_run
 from holdfast.client.schedules.store_schedules import declare
 from holdfast.deploys.history_files import history_text, read_history
 from holdfast.durations import Duration, seconds
+from holdfast.engine.own_thread import BriefSteps
 from holdfast.engine.worker import Worker
 from holdfast.errors import HoldfastError, InvalidArguments, LoopDied
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState
@@ -452,6 +453,7 @@ class Lab:
             store, self._entries, app.config, children=app.submission, clock=self._clock, build=app.build,
             steady=self._loop.time,
         )  # fmt: skip
+        worker.brief_steps = BriefSteps(0.0)  # so that a crash can come between any two events of a plain job
         self._workers[worker] = self._loop.create_task(worker.run())
         return worker
 
