@@ -24,15 +24,12 @@ class BulkStatement:
         begin: the SQL before the rows.
         width: how many values a row has.
         end: the SQL after them.
-        one: the SQL for one row, if that is simpler.
     """
 
-    def __init__(self, begin: str, width: int, end: str, one: str | None = None) -> None:
+    def __init__(self, begin: str, width: int, end: str) -> None:
         row = f"({', '.join('?' * width)})"
         sizes = [1 << power for power in range(ROWS_MAX.bit_length())]
         self._texts = {size: f"{begin} {', '.join([row] * size)}{end}" for size in sizes}
-        if one is not None:
-            self._texts[1] = one
 
     def run(self, connection: apsw.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         """Write the rows, in order."""
@@ -54,6 +51,4 @@ def updates(table: str, columns: Sequence[str]) -> BulkStatement:
     """Return a statement that sets these columns in existing rows; each row of values begins with the `id`."""
     values = ", ".join(f"{name} = new.column{number}" for number, name in enumerate(columns, 2))
     end = f") AS new WHERE {table}.id = new.column1"
-    numbered = ", ".join(f"{name} = ?{number}" for number, name in enumerate(columns, 2))
-    one = f"UPDATE {table} SET {numbered} WHERE id = ?1"
-    return BulkStatement(f"UPDATE {table} SET {values} FROM (VALUES", len(columns) + 1, end, one)
+    return BulkStatement(f"UPDATE {table} SET {values} FROM (VALUES", len(columns) + 1, end)

@@ -42,7 +42,6 @@ class CommitWatcher:
         look: returns whether another process has committed; called from the thread.
         tick: is called from the thread at its start and every `FLOOR_SECONDS`; it must not read the store.
         poll_seconds: longest pause between two looks while commits go on.
-        is_own: returns whether the last ring was this process's own and nothing of others is left to report.
     """
 
     def __init__(
@@ -52,12 +51,10 @@ class CommitWatcher:
         look: Callable[[], bool],
         poll_seconds: float,
         tick: Callable[[], None] = lambda: None,
-        is_own: Callable[[], bool] = lambda: False,
     ) -> None:
         self._log = log
         self._look = look
         self._tick = tick
-        self._is_own = is_own
         self._ticked_at = float("-inf")
         self._poll_seconds = poll_seconds
         self._stopping = threading.Event()
@@ -89,17 +86,16 @@ class CommitWatcher:
         seen = self._size()
         while not self._stopping.is_set():
             self._tick_in_time()
-            rung = False
             if self._watched is None:
                 self._stopping.wait(self._poll_seconds)
-            elif not (rung := self._rung(self._watched)) and self._size() == seen:
+            elif not self._rung(self._watched) and self._size() == seen:
                 continue
             if self._stopping.is_set():
                 return
             seen = self._size()
-            found = not (rung and self._is_own())
+            found = True
             with contextlib.suppress(RuntimeError):  # a subscriber has closed its loop: no notice is missed
-                found = found and self._look()
+                found = self._look()
             pause = pace.after(time.monotonic(), found=found)
             if self._watched is not None and pause:
                 self._stopping.wait(pause)

@@ -39,11 +39,6 @@ from holdfast.store.sqlite import descriptor_locks
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510  # of the database: held shared by each open connection
 DEAD_MAN_SWITCH = 128  # of the shared memory: held shared by each process that has it mapped
 
-# SQLite reuses the log from its start when it has about 1000 pages of 4 KB, and never shortens it while it is open.
-# Until then each commit makes the file longer, so the disk writes the file's size, too. On ext4, this adds half.
-LOG_BYTES = 1064 * 4120
-LOG_BYTES_FIRST = 64 * 1024  # a process with a few commits writes not more than this
-
 ALL_FILES = 3  # fewer where a file system cannot share memory between processes, and SQLite does without a log
 
 _table: dict[tuple[int, int], DatabaseFiles] = {}
@@ -64,8 +59,6 @@ class DatabaseFiles:
         self._held = False
         self._locked = False  # whether the system gave the locks
         self._identities: list[tuple[str, tuple[int, int]]] = []
-        self._log_bytes = 0  # how long the log was at the last check
-        self._log_bytes_prepared = 0  # how long `prepare_log` has made it
 
     @classmethod
     def attach(cls, path: Path) -> DatabaseFiles:
@@ -102,7 +95,6 @@ class DatabaseFiles:
                 self._locked = _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1) and locked
             statuses = [os.fstat(self._descriptor), *map(os.stat, names[1:])]
             self._identities = list(zip(names, map(_identity, statuses), strict=True))
-            self._log_bytes = self._log_bytes_prepared = 0
             self._held = True
 
     def expect_again(self) -> None:
@@ -133,24 +125,6 @@ class DatabaseFiles:
                 raise StoreReplaced(name, "deleted") from None
             if (status.st_ino, status.st_dev) != identity:
                 raise StoreReplaced(name, "replaced")
-            if name.endswith("-wal"):
-                self._log_bytes = status.st_size
-
-    def prepare_log(self) -> None:
-        """Make the log longer before SQLite needs it, with zeros, which no reader takes for a transaction.
-
-        Call it inside a transaction that writes: no other program makes the log longer meanwhile. Each step doubles it.
-        """
-        if self._log_bytes <= self._log_bytes_prepared or self._log_bytes >= LOG_BYTES:
-            return
-        self._log_bytes_prepared = min(LOG_BYTES, max(LOG_BYTES_FIRST, 2 * self._log_bytes))
-        with contextlib.suppress(OSError):  # such as a full disk: SQLite tells the caller if it matters
-            log = os.open(f"{self._real_path}-wal", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                end = os.fstat(log).st_size
-                os.pwrite(log, bytes(max(0, self._log_bytes_prepared - end)), end)
-            finally:
-                os.close(log)
 
     def detach(self, connections: Sequence[apsw.Connection]) -> None:
         """Close a store's connections. The database's last user moves the log's content to it."""

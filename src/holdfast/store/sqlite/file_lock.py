@@ -1,7 +1,5 @@
 """A lock between processes of one host, for transactions on a SQLite file, and a thread that works under it.
 
-A short task can also run in its caller's thread: see `WriteThread.at_once`.
-
 It is advisory and uses its own file, never the database: closing any descriptor of a database drops SQLite's own locks
 on it. The kernel serves waiting processes in order, and releases the lock when a process dies. Where there is no flock,
 SQLite's own lock must do.
@@ -40,7 +38,6 @@ BUSY_SECONDS = 30.0  # how long another process may hold a file before callers g
 CLOSE_SECONDS = 1.0  # how long a closing store waits for the lock, for queued work
 CLOSED = "this store is closed: open a new one"
 FORKED = "this store was opened before fork(), by the parent process: open a new one in this process"
-MARK_BYTES = 8
 LOOK_SECONDS = 0.05  # between two checks whether an ending thread waits for the lock
 
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()  # of this process
@@ -58,7 +55,6 @@ class FileLock:
         self.wait_seconds = wait_seconds
         self._path = path
         self._descriptor: int | None = None
-        self._mark = os.urandom(MARK_BYTES)  # in the file: this object has rung last
         _locks.add(self)
 
     def run(self, work: Callable[[], T]) -> T:
@@ -67,7 +63,7 @@ class FileLock:
         Raises:
             StoreUnavailable: another process holds the lock for longer than `wait_seconds`.
         """
-        if not self.acquire_at_once():
+        if not self._taken_at_once():
             waiting: Future[None] = Future()
             threading.Thread(target=self._wait, args=(waiting,), name="holdfast-lock", daemon=True).start()
             try:
@@ -85,30 +81,15 @@ class FileLock:
         if fcntl is not None:
             fcntl.flock(self._opened(), fcntl.LOCK_EX)
 
-    def acquire_at_once(self) -> bool:
-        """Take the lock if no other process holds it; return whether it was taken."""
-        if fcntl is None:  # pragma: no cover - not a POSIX system
-            return True
-        try:
-            fcntl.flock(self._opened(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
     def release(self) -> None:
-        """Release the lock; nothing happens if it is not held."""
+        """Release the lock."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def ring(self) -> None:
-        """Write to the file, so that other processes notice a commit. Under the lock, in the order of commits."""
+        """Write to the file, so that other processes notice a commit."""
         if self._descriptor is not None:
-            os.pwrite(self._descriptor, self._mark, 0)
-
-    def has_rung_last(self) -> bool:
-        """Return whether no other process has rung since this object did."""
-        descriptor = self._descriptor  # another thread may close it
-        return descriptor is not None and os.pread(descriptor, MARK_BYTES, 0) == self._mark
+            os.pwrite(self._descriptor, b"!", 0)
 
     def close(self) -> None:
         """Close the file, which releases the lock."""
@@ -137,6 +118,15 @@ class FileLock:
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self._descriptor
+
+    def _taken_at_once(self) -> bool:
+        if fcntl is None:  # pragma: no cover - not a POSIX system
+            return True
+        try:
+            fcntl.flock(self._opened(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def _wait(self, waiting: Future[None]) -> None:
         self.acquire()
@@ -172,9 +162,6 @@ class WriteThread:
         self._under_way: Future[Any] | None = None
         self._closing = threading.Lock()  # no task comes after the last one, which nothing would execute
         self._closed = False
-        self._tasks = 0  # that were submitted and have not ended
-        self._at_once = threading.Lock()  # held while a caller's thread works; the thread waits for its end
-        self._caller: int | None = None  # that thread
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
 
@@ -182,41 +169,9 @@ class WriteThread:
         """Run a function in the thread, without the lock."""
         return self._submit(lambda: work(*arguments), None)
 
-    def at_once(self, work: Callable[[], T], mend: Callable[[], None]) -> T | None:
-        """Run a function in the caller's thread, under the lock. Return None if that would have to wait.
-
-        Waking a thread takes longer than a small commit. A signal handler may raise an exception anywhere in the
-        caller's thread. The thread then runs `mend` before anything else, under the lock, which it releases.
-        """
-        if os.getpid() != self._process or self._is_needed() or self._at_once.locked():
-            return None
-        try:
-            with self._at_once:
-                if self._is_needed():  # tasks come first; `stop` has closed the lock, or is about to
-                    return None
-                self._caller = threading.get_ident()
-                try:
-                    return work() if self._acquired_at_once() else None
-                finally:
-                    self._lock.release()
-                    self._caller = None
-        except BaseException:
-            with contextlib.suppress(StoreUnavailable):
-                self._submit(mend, lambda _: None)
-            raise
-
-    def _is_needed(self) -> bool:
-        """Return whether only the thread may work now: it has tasks, or it closes the lock."""
-        return self._closed or self._tasks > 0
-
-    def _acquired_at_once(self) -> bool:
-        with contextlib.suppress(OSError):  # the thread gets the same error, and reports it
-            return self._lock.acquire_at_once()
-        return False
-
     def is_current(self) -> bool:
-        """Return whether the caller is this thread, or works in its place."""
-        return threading.current_thread() is self._thread or self._caller == threading.get_ident()
+        """Return whether the caller is this thread."""
+        return threading.current_thread() is self._thread
 
     def _submit(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Future[Any]:
         if os.getpid() != self._process:
@@ -225,7 +180,6 @@ class WriteThread:
         with self._closing:
             if self._closed:
                 raise StoreUnavailable(CLOSED)
-            self._tasks += 1
             self._waiting.put((future, work, then))
         return future
 
@@ -291,12 +245,9 @@ class WriteThread:
 
     def _run(self) -> None:
         while (task := self._waiting.get()) is not None:
-            with self._at_once:  # wait until no caller's thread works; none begins while there are tasks
-                pass
             self._do(*task)
             del task  # it refers to the store, which must be collected when its caller drops it
-        with self._at_once:
-            self._lock.close()
+        self._lock.close()
 
     def _do(self, future: Future[Any], work: Callable[[], Any], then: Callable[[Any], Any] | None) -> None:
         self._under_way = future
@@ -312,20 +263,13 @@ class WriteThread:
                     self._lock.release()
             result = then(result) if begun and then is not None else result
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
-            self._count_end()
             if begun or (not future.cancelled() and future.set_running_or_notify_cancel()):
                 future.set_exception(error)
         else:
-            self._count_end()
             if begun:
                 future.set_result(result)
         finally:
             self._under_way = None
-
-    def _count_end(self) -> None:
-        """Count a task as ended. Before its caller is told, whose next task may run at once."""
-        with self._closing:
-            self._tasks -= 1
 
 
 def _is_stopped(process: int) -> bool:

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -81,15 +81,6 @@ ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
 LOCKS = 4  # that a fork takes
 
-# Short commits run in their caller's thread, also where that runs a loop. To wake another thread and be woken by it
-# takes a loop about as long as a commit on a quick disk. A disk that stalls holds it for one commit.
-QUICK_SECONDS = 0.002  # that the disk has needed for the last commit
-AT_ONCE_MAX = 8  # commands on a loop; more of them have more to do than to wait for the disk, and the loop goes on
-AT_ONCE = frozenset({c.Append, c.Submit, c.SendSignal})  # commands on a loop, which do not search or read streams
-
-
-Done = tuple[list[Any], Transaction]  # the answers of a batch, and its transaction
-
 
 class SqliteStore(SqlReads):
     """A store in a SQLite file; see the module's docstring."""
@@ -120,7 +111,6 @@ class SqliteStore(SqlReads):
         self._heard = 0
         self._watcher: CommitWatcher | None = None
         self._connections: list[apsw.Connection] = []
-        self._commit_seconds = float("inf")  # that the last commit took
         self._refusal: str | None = None  # why it cannot be used any more
         self._paused: list[threading.Lock] = []  # held by a fork that is under way
         self._liveness = LivenessLocks(self._path.with_name(self._path.name + "-workers"))
@@ -147,16 +137,9 @@ class SqliteStore(SqlReads):
         self._files.hold()
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        if len(batch) <= AT_ONCE_MAX and all(type(command) in AT_ONCE for command in batch):
-            done = self._transact_at_once(batch)
-            if done is not None:
-                return self._tell_of(done)
         return await self._writer.arun(lambda: self._transact(batch), self._tell_of)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        done = self._transact_at_once(batch)
-        if done is not None:
-            return self._tell_of(done)
         return self._writer.run(lambda: self._transact(batch), self._tell_of)
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
@@ -165,7 +148,7 @@ class SqliteStore(SqlReads):
         if self._watcher is None:
             lock, log = self._path.with_name(f"{self._path.name}-lock"), Path(f"{self._path.resolve()}-wal")
             watch = FileWatcher(self._files, self._liveness, self._tell)
-            self._watcher = CommitWatcher(lock, log, self._listen, self._poll_seconds, watch.look, self._is_own_ring)
+            self._watcher = CommitWatcher(lock, log, self._listen, self._poll_seconds, watch.look)
         return lambda: self._notices.remove(notice)
 
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
@@ -296,13 +279,6 @@ class SqliteStore(SqlReads):
                 return True
         return False
 
-    def _is_own_ring(self) -> bool:
-        """Return whether this store has committed last, and its transaction has found no commit of others."""
-        try:
-            return self._lock.has_rung_last() and not self._others  # in this order: a commit looks, then rings
-        except OSError:
-            return False  # the store is being closed
-
     def _look(self) -> bool:
         try:
             with self._writing:
@@ -363,55 +339,29 @@ class SqliteStore(SqlReads):
         if note is not None:
             raise StoreUnavailable(f"{self._path}: {note}")
 
-    def _tell_of(self, done: Done) -> list[Any]:
+    def _tell_of(self, done: tuple[list[Any], Transaction]) -> list[Any]:
         """Notify of a commit, after the lock was released; return the caller's results."""
         answers, transaction = done
         if transaction.change:
+            self._lock.ring()
             self._tell(transaction.change)
         for worker in transaction.gone:
             self._liveness.leave(worker)
         return answers
 
-    def _transact_at_once(self, batch: Sequence[c.Command]) -> Done | None:
-        """Do the same as `_transact` in the caller's thread. Return None if that is not sure to be quick."""
-        if self._commit_seconds > QUICK_SECONDS:
-            return None
-        return self._writer.at_once(lambda: self._transact(batch, waits=False), self._mend)
-
-    def _mend(self) -> None:
-        """Clean up after a transaction that was interrupted at any place."""
+    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
         with self._writing:
-            self._rows.clear()
-            self._rows_version = -1
-            if self._write_connection in self._connections:
-                self._write_connection.set_busy_timeout(round(self._busy_seconds * 1000))
-                if self._write_connection.in_transaction:
-                    self._write_connection.execute("ROLLBACK")
+            return self._guard(lambda: self._transact_alone(batch))
 
-    @overload
-    def _transact(self, batch: Sequence[c.Command]) -> Done: ...
-    @overload
-    def _transact(self, batch: Sequence[c.Command], *, waits: bool) -> Done | None: ...
-
-    def _transact(self, batch: Sequence[c.Command], *, waits: bool = True) -> Done | None:
-        with self._writing:
-            return self._guard(lambda: self._transact_alone(batch, waits=waits))
-
-    def _transact_alone(self, batch: Sequence[c.Command], *, waits: bool) -> Done | None:
+    def _transact_alone(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
         connection = self._writable()
         self._files.check()  # else SQLite may move the log of another file into this one
-        if not (waits or self._begun_at_once(connection)):
-            return None
-        if waits:
-            connection.execute("BEGIN IMMEDIATE")
+        connection.execute("BEGIN IMMEDIATE")
         try:
-            self._files.prepare_log()
             self._see_others(connection)
             transaction = Transaction(connection, self._clock.now(), self._rows)
             answers = transaction.carry_out(batch)
-            began = time.perf_counter()
             connection.execute("COMMIT")
-            self._commit_seconds = time.perf_counter() - began
         except BaseException:
             self._rows.clear()
             if connection.in_transaction:
@@ -419,20 +369,7 @@ class SqliteStore(SqlReads):
             raise
         self._remember(transaction.held())
         self._files.check()  # only then the commit counts
-        if transaction.change:
-            self._lock.ring()
         return answers, transaction
-
-    def _begun_at_once(self, connection: apsw.Connection) -> bool:
-        """Begin a transaction; return False if another program has one."""
-        connection.set_busy_timeout(0)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except apsw.BusyError:
-            return False
-        finally:
-            connection.set_busy_timeout(round(self._busy_seconds * 1000))
-        return True
 
     def _remember(self, touched: dict[str, Job | None]) -> None:
         """Cache the rows of running jobs: their holder writes again soon."""
