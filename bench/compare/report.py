@@ -203,8 +203,8 @@ REPEAT = """\
 ## Repeat it
 
 ```sh
-make compare           # everything, rates three times: about 25 minutes
-make compare QUICK=1   # a small run, once: about eight minutes
+make compare           # everything, rates three times: about half an hour
+make compare QUICK=1   # a small run, once: some minutes
 ```
 
 The command installs every peer into an environment of its own in `.cache/compare`, from the pinned versions in
