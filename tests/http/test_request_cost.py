@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,16 @@ RUNS, EVENTS = 200, 300  # more would show that a page is bounded, which other t
 @pytest.fixture(scope="module")
 def cost() -> ModuleType:
     return load(ROOT / "bench" / "http_cost.py")
+
+
+@pytest.fixture(autouse=True)
+def _leave_other_tests_out_of_garbage_collection() -> None:
+    """Freeze what earlier tests of this process have left, as a server does with its modules.
+
+    A request with many lists makes the collector run, and it would look at all of that: 120 ms for one of 16 ms.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
