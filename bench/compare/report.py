@@ -72,7 +72,8 @@ def _introduction(results: Results) -> str:
         repetitions="one measurement" if one else f"{results.repetitions} measurements",
         ranges="" if one else "The range is in brackets. ",
     )
-    return text + (QUICK_NOTE if results.quick else "")
+    remarks = "".join(f"\n**Of this run.** {remark}\n" for remark in results.remarks)
+    return text + (QUICK_NOTE if results.quick else "") + remarks
 
 
 def _steps(results: Results, images: Path) -> str:

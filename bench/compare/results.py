@@ -58,6 +58,7 @@ class Results(msgspec.Struct):
     waiting: int
     machine: Machine
     versions: dict[str, str]  # by system
+    remarks: list[str] = msgspec.field(default_factory=list)  # what a reader must know of this run alone
     cells: dict[str, dict[str, Cell]] = msgspec.field(default_factory=dict)  # by row, then by column
 
     def cell(self, row: str, column: str) -> Cell:

@@ -78,6 +78,17 @@ def test_a_table_has_medians_with_ranges_and_says_why_a_figure_is_missing(tmp_pa
     assert "Steps of Holdfast run ahead of the disk" in page
 
 
+def test_the_page_says_what_was_special_about_a_run(tmp_path: Path) -> None:
+    from compare.report import write_page
+
+    run = a_run({"dbos": {"c64": rates(250.0)}})
+    run.remarks.append("It rained.")
+    write_page(run, tmp_path / "page.md")
+    before, _, after = (tmp_path / "page.md").read_text().partition("**Of this run.** It rained.\n")
+    assert "## Ten-step jobs" in after
+    assert "## Ten-step jobs" not in before
+
+
 def test_a_chart_has_bars_in_proportion_and_a_file_for_light_and_for_dark_pages(tmp_path: Path) -> None:
     from compare.report import write_page
 
