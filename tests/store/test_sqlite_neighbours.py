@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -233,6 +234,61 @@ def test_nothing_is_acknowledged_after_a_file_was_deleted_or_replaced(
         assert "after" not in fresh_look(path)
     if replace is restore_over:
         assert fresh_look(path) == {"of the backup"}
+
+
+@pytest.mark.parametrize("replace", REPLACEMENTS)
+def test_the_very_next_commit_after_a_replacement_is_refused(replace: Callable[[Path], None], tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    store = SqliteStore(path)
+    store.commit_blocking([submit("before")])
+    replace(path)
+    with pytest.raises(StoreReplaced):
+        store.commit_blocking([submit("after")])
+    asyncio.run(store.close())
+
+
+def test_a_commit_reads_no_times_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next write has to record a new time, which makes a commit a fifth slower."""
+    store = SqliteStore(tmp_path / "jobs.db")
+    asked, stat = [], os.stat
+
+    def counted(name: Any) -> os.stat_result:
+        asked.append(name)
+        return stat(name)
+
+    monkeypatch.setattr(os, "stat", counted)
+    store.commit_blocking([submit("a")])
+    asyncio.run(store.get("a"))
+    monkeypatch.undo()
+    asyncio.run(store.close())
+    assert not asked or sys.platform != "linux"  # elsewhere the kernel does not tell the names of open files
+
+
+def test_a_symbolic_link_that_leads_to_another_database_is_noticed(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "old")
+    store = SqliteStore(link / "jobs.db")
+    store.commit_blocking([submit("before")])
+    link.unlink()
+    link.symlink_to(tmp_path / "new")
+    with pytest.raises(StoreReplaced, match="was deleted"):
+        store.commit_blocking([submit("after")])
+    asyncio.run(store.close())
+
+
+def test_a_folder_that_was_moved_is_noticed_and_may_come_back(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    store = SqliteStore(folder / "jobs.db")
+    folder.rename(elsewhere)
+    with pytest.raises(StoreReplaced, match="was deleted"):
+        store.commit_blocking([submit("meanwhile")])
+    elsewhere.rename(folder)
+    store.commit_blocking([submit("after")])
+    asyncio.run(store.close())
+    assert "after" in fresh_look(folder / "jobs.db")
 
 
 def test_a_commit_during_which_the_log_was_deleted_is_not_acknowledged(tmp_path: Path) -> None:

@@ -88,11 +88,13 @@ class CommitWatcher:
             self._tick_in_time()
             if self._watched is None:
                 self._stopping.wait(self._poll_seconds)
-            elif not self._rung(self._watched) and self._size() == seen:
-                continue
+            elif not self._rung(self._watched):
+                # Not after each ring: a `stat` makes the next write to the log slower, which has to record its time.
+                before, seen = seen, self._size()
+                if seen == before:
+                    continue
             if self._stopping.is_set():
                 return
-            seen = self._size()
             found = True
             with contextlib.suppress(RuntimeError):  # a subscriber has closed its loop: no notice is missed
                 found = self._look()
