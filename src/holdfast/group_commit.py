@@ -148,7 +148,7 @@ class Journal:
     async def _drain(self) -> None:
         try:
             while self._waiting or self._last is not None:
-                for _ in range(GATHER_TURNS):
+                for _ in range(GATHER_TURNS if self._waiting else 0):  # nothing is to follow a claim alone
                     await asyncio.sleep(0)
                 batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
                 if self._last is not None and not self._waiting:  # else writes that must come first are missing

@@ -12,7 +12,7 @@ from holdfast import App, Limits, RunHandle
 from holdfast.engine.worker import Worker
 from holdfast.errors import InvalidSetting
 from holdfast.machines import JobEvent
-from holdfast.ready import raise_violation
+from holdfast.ready import ReadyState, raise_violation
 from holdfast.store.commands import WORK
 from support.stories import drain, play, until
 
@@ -161,7 +161,9 @@ def test_a_place_that_one_worker_leaves_is_taken_by_another_that_has_jobs_for_it
         await first.astart()
         await until(lambda: _is(bool(both[0].running)))
         handle = await then.astart()
+        # Only a worker that has gone to sleep is woken: one that has the answer of its claim may not be so far.
         await until(lambda: _is("concurrency limit is reached" in (both[1].gate.why() or "")))
+        await until(lambda: _is(both[1].gate.counts().state is ReadyState.PENDING))
         polls = both[1].gate.counts().wakes["io_ready"]
         go.set()
         assert await handle.aresult(timeout=60) == "done"

@@ -99,7 +99,7 @@ def test_a_bell_that_cannot_be_watched_is_looked_at(tmp_path: Path) -> None:
         looked.set()
         return False
 
-    ear = CommitWatcher(tmp_path / "nothing", tmp_path / "no log", look, poll_seconds=0.001)
+    ear = CommitWatcher(tmp_path / "nothing", lambda: None, look, poll_seconds=0.001)
     assert not ear.is_woken
     assert looked.wait(60)
     ear.stop()
@@ -114,7 +114,7 @@ def test_somebody_whose_loop_was_closed_does_not_end_the_ear(tmp_path: Path) -> 
         looked.release()
         raise RuntimeError("Event loop is closed")
 
-    ear = CommitWatcher(bell, tmp_path / "no log", look, poll_seconds=0.001)
+    ear = CommitWatcher(bell, lambda: None, look, poll_seconds=0.001)
     assert ear.is_woken
     descriptor = os.open(bell, os.O_RDWR)
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_an_ear_that_is_not_rung_does_not_look(tmp_path: Path) -> None:
         looks.append(1)
         return True
 
-    ear = CommitWatcher(bell, tmp_path / "no log", look, poll_seconds=0.001)
+    ear = CommitWatcher(bell, lambda: None, look, poll_seconds=0.001)
     assert not ear._rung(ear._watched or 0)
     ear.stop()
     assert looks == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.config import Config
 from holdfast.errors import InvalidSetting
-from holdfast.store.sqlite.commit_watcher import CommitWatcher
+from holdfast.store.sqlite.commit_watcher import CommitWatcher, file_mark
 
 LOOK_SECONDS = 1.0  # between two reads of a file whose changes the system does not report
 _log = logging.getLogger("holdfast.settings")
@@ -42,4 +42,4 @@ def watch_settings(config: Config, changed: Callable[[Config], object]) -> Calla
 
     look()
     path = Path(config.settings_file)
-    return CommitWatcher(path, path, look, LOOK_SECONDS).stop
+    return CommitWatcher(path, lambda: file_mark(path), look, LOOK_SECONDS).stop

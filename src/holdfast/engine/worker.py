@@ -308,6 +308,7 @@ class Worker:
         if self._claim_under_way is not None:  # for a job that has just come: reads meanwhile would delay it
             self._claim_awaited = True
             await self._claim_under_way
+            await asyncio.sleep(0)  # the code of the jobs that it took goes first, too
         since = self._loop.time() - self._asked_at
         if self._news or since > FRESH_SECONDS:
             self._asked, since = await self._store.now(), 0.0
@@ -355,6 +356,7 @@ class Worker:
             claim = self._claim_next()
             self._claim_awaited = True
             await claim
+            await asyncio.sleep(0)  # the code of the claimed jobs first, then reads of what is due
         return full or (ready and self.gate.fresh and self.gate.busy < self.gate.slots)
 
     # Claims. A slot is free when its job's code has ended. The claim that fills it follows that end in one transaction.

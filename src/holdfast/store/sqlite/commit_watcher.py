@@ -6,8 +6,8 @@ before the commit is visible, and may be removed.
 
 What can fail:
 
-- A process dies between its commit and its byte, or another program writes: the thread checks the log's size and time
-  twice a second. That reads the file system and not the store.
+- A process dies between its commit and its byte, or another program writes: the thread compares the mark of the last
+  commit twice a second. That reads a few bytes of a file and not the store.
 - There is no inotify, or no instance of it is left: the thread polls the store every `poll_seconds`, at a read each.
 - Some changes write no byte (a worker's process died, a file was deleted): the thread calls `tick` twice a second.
 - Many commits in a row, of others: the thread looks `LOOKS_MAX` times a second. If they are all this process's own, it
@@ -38,22 +38,25 @@ class CommitWatcher:
 
     Args:
         bell: the file that is written to after each commit.
-        log: SQLite's log, which shows commits of other programs.
-        look: returns whether another process has committed; called from the thread.
+        mark: returns what changes with each commit of any program; called from the thread, as all of these.
+        look: returns whether another process has committed; called if the mark changed, or without inotify.
         tick: is called from the thread at its start and every `FLOOR_SECONDS`; it must not read the store.
         poll_seconds: longest pause between two looks while commits go on.
+        hear: does the same as `look` when the bell file was written to. It may believe that its writer has written.
     """
 
     def __init__(
         self,
         bell: Path,
-        log: Path,
+        mark: Callable[[], object],
         look: Callable[[], bool],
         poll_seconds: float,
         tick: Callable[[], None] = lambda: None,
+        hear: Callable[[], bool] | None = None,
     ) -> None:
-        self._log = log
+        self._mark = mark
         self._look = look
+        self._hear = hear or look
         self._tick = tick
         self._ticked_at = float("-inf")
         self._poll_seconds = poll_seconds
@@ -83,21 +86,22 @@ class CommitWatcher:
 
     def _run(self) -> None:
         pace = Pace(self._poll_seconds, time.monotonic())
-        seen = self._size()
+        seen = self._mark()
         while not self._stopping.is_set():
             self._tick_in_time()
+            rung = False
             if self._watched is None:
                 self._stopping.wait(self._poll_seconds)
-            elif not self._rung(self._watched):
-                # Not after each ring: a `stat` makes the next write to the log slower, which has to record its time.
-                before, seen = seen, self._size()
-                if seen == before:
+            else:
+                rung = self._rung(self._watched)
+                before, seen = seen, self._mark()
+                if not rung and seen == before:
                     continue
             if self._stopping.is_set():
                 return
             found = True
             with contextlib.suppress(RuntimeError):  # a subscriber has closed its loop: no notice is missed
-                found = self._look()
+                found = self._hear() if rung else self._look()
             pause = pace.after(time.monotonic(), found=found)
             if self._watched is not None and pause:
                 self._stopping.wait(pause)
@@ -120,13 +124,6 @@ class CommitWatcher:
             os.read(watched, EVENTS_BYTES)
         return True
 
-    def _size(self) -> tuple[int, int] | None:
-        try:
-            status = self._log.stat()
-        except OSError:
-            return None
-        return status.st_size, status.st_mtime_ns
-
 
 class Pace:
     """Says how long to pause after a look: not at all after a few, and always when there are many."""
@@ -139,12 +136,21 @@ class Pace:
 
     def after(self, now: float, *, found: bool) -> float:
         """Return the seconds to pause after a look that has or has not found a commit of another process."""
-        self._credit = min(BURST, self._credit + (now - self._at) * LOOKS_MAX) - 1
+        self._credit = min(BURST, self._credit + (now - self._at) * LOOKS_MAX) - found  # the others cost little
         self._at = now
         self._fruitless = 0 if found else min(self._fruitless + 1, FRUITLESS_MAX + 10)
         if self._fruitless > FRUITLESS_MAX:
             return min(self._poll_seconds, 2.0 ** (self._fruitless - FRUITLESS_MAX) / LOOKS_MAX)
         return max(0.0, -self._credit / LOOKS_MAX)
+
+
+def file_mark(path: Path | str) -> tuple[int, int] | None:
+    """Return what changes with each write to a file: its size and time. None if there is no such file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - a Path takes as long as the call
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def _watch(bell: Path) -> int | None:

@@ -36,10 +36,12 @@ import apsw
 
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.store.sqlite import descriptor_locks
+from holdfast.store.sqlite.commit_watcher import file_mark
 
 # Where SQLite's lock bytes are: https://sqlite.org/src/file/src/os.h and https://sqlite.org/walformat.html
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510  # of the database: held shared by each open connection
 DEAD_MAN_SWITCH = 128  # of the shared memory: held shared by each process that has it mapped
+INDEX_HEADER_BYTES = 48  # at its beginning: each commit changes a counter in them
 
 ALL_FILES = 3  # fewer where a file system cannot share memory between processes, and SQLite does without a log
 
@@ -134,6 +136,18 @@ class DatabaseFiles:
         except OSError:
             pass  # the files are being closed, or there is no /proc any more
         self.check_names()
+
+    def commit_mark(self) -> bytes | tuple[int, int] | None:
+        """Return what changes with each commit of any program: the beginning of the shared memory, or the log's times.
+
+        None: it cannot be read.
+        """
+        if self._shared_memory is None:
+            return file_mark(f"{self._real_path}-wal")
+        try:
+            return os.pread(self._shared_memory, INDEX_HEADER_BYTES, 0)
+        except (OSError, TypeError):  # the file is being closed
+            return None
 
     def check_names(self) -> None:
         """Check what has the names of the files, with three `stat` calls; open and close nothing.

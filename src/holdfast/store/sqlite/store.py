@@ -108,6 +108,8 @@ class SqliteStore(SqlReads):
         self._rows: dict[str, Job] = {}  # rows of running jobs; equal to those on disk while no other process writes
         self._rows_version = -1
         self._others = False  # whether another process has committed and no notice was sent yet
+        self._own_mark: object = None  # the mark of the files after this store's last commit
+        self._told_mark: object = None  # and that of the last commit of another process that was notified
         self._heard = 0
         self._watcher: CommitWatcher | None = None
         self._connections: list[apsw.Connection] = []
@@ -146,9 +148,15 @@ class SqliteStore(SqlReads):
         """Call `notice` after each commit of this process, and when another process has committed."""
         self._notices.append(notice)
         if self._watcher is None:
-            lock, log = self._path.with_name(f"{self._path.name}-lock"), Path(f"{self._path.resolve()}-wal")
             watch = FileWatcher(self._files, self._liveness, self._tell)
-            self._watcher = CommitWatcher(lock, log, self._listen, self._poll_seconds, watch.look)
+            self._watcher = CommitWatcher(
+                self._path.with_name(f"{self._path.name}-lock"),
+                self._files.commit_mark,
+                self._look,
+                self._poll_seconds,
+                watch.look,
+                self._hear,
+            )
         return lambda: self._notices.remove(notice)
 
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
@@ -271,29 +279,40 @@ class SqliteStore(SqlReads):
         """Return a number that grows when another process has committed, after the first subscription."""
         return self._heard
 
-    def _listen(self) -> bool:
-        """Notify subscribers if another process has committed. The writer knows which commits were its own."""
-        with contextlib.suppress(CancelledError, StoreUnavailable):  # the store is being closed
-            if self._writer.submit(self._look).result():
-                self._tell(EVERYTHING)
-                return True
-        return False
+    # Commits of other processes. The thread of the watcher calls these.
+
+    def _hear(self) -> bool:
+        """Notify subscribers if another process has committed. The last commit is known without the database."""
+        mark = self._files.commit_mark()
+        if not isinstance(mark, bytes):
+            return self._look()
+        if is_new := mark != self._own_mark:
+            self._told_mark = mark
+        return self._tell_of_others(found=is_new)
 
     def _look(self) -> bool:
-        try:
-            with self._writing:
-                self._see_others(self._writable())
-        except (apsw.Error, OSError, StoreUnavailable):
-            return False  # the next read or commit raises the error
-        others, self._others = self._others, False
-        self._heard += others
-        return others
+        """Notify subscribers if another process has committed. The writer knows which commits were its own."""
+        with contextlib.suppress(CancelledError, StoreUnavailable):  # the store is being closed
+            self._writer.submit(self._check_version).result()
+        return self._tell_of_others(found=False)
+
+    def _tell_of_others(self, *, found: bool) -> bool:
+        # Cleared before subscribers read: what the writer notices from here on is told again.
+        noticed, self._others = self._others, False
+        if found or noticed:
+            self._heard += 1
+            self._tell(EVERYTHING)
+        return found or noticed
+
+    def _check_version(self) -> None:
+        with contextlib.suppress(apsw.Error, OSError, StoreUnavailable), self._writing:  # a later call raises the error
+            self._see_others(self._writable())
 
     def _see_others(self, connection: apsw.Connection) -> None:
         version = connection.pragma("data_version")
         if version != self._rows_version:  # another process has written: the cache may be stale
             self._rows.clear()
-            self._others = True
+            self._others = self._others or self._files.commit_mark() != self._told_mark
             self._rows_version = version
 
     def _tell(self, change: int) -> None:
@@ -367,6 +386,7 @@ class SqliteStore(SqlReads):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+        self._own_mark = self._files.commit_mark()
         self._remember(transaction.held())
         self._files.check()  # only then the commit counts
         return answers, transaction
