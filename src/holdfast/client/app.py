@@ -53,7 +53,7 @@ from holdfast.client.portal import Portal
 from holdfast.client.process_fork import abandon_store, leave
 from holdfast.client.retention.removal import ENDED, evict, evict_audit, purge, remove_jobs
 from holdfast.client.run_handle import RunHandle, job_of_run
-from holdfast.client.run_reads import RunWatcher, content, exported, watch
+from holdfast.client.run_reads import RunWatcher, content, ended, exported, watch
 from holdfast.client.schedules.store_schedules import StoreSchedules, declaration_of
 from holdfast.client.store_url import open_effects, open_store
 from holdfast.client.verify import violations_of, wrong_schedules
@@ -369,6 +369,14 @@ class App(Planning, Client):
             raise UnknownJob(run_id)
         return record
 
+    async def aget_outcome(self, run_id: str) -> tuple[RunRecord, dict[str, Any] | None]:
+        """Return the record of a run, and the payload of the event that ended it if it is the newest of its job."""
+        found = await self._store().outcome(*job_of_run(run_id))
+        if found is None:
+            raise UnknownJob(run_id)
+        record, last = found
+        return record, last.payload if last is not None else None
+
     async def apage(self, where: RunFilter, limit: int, before: str | None) -> builtins.list[RunRecord]:
         return await self._store().records(where, limit, job_of_run(before) if before is not None else None)
 
@@ -383,8 +391,8 @@ class App(Planning, Client):
             return None
         return await self.aresult_of(record)
 
-    async def aresult_of(self, record: RunRecord) -> Any:
-        payload = await self.aending(record.run_id)
+    async def aresult_of(self, record: RunRecord, ending: dict[str, Any] | None = None) -> Any:
+        payload = ending if ending is not None else await self.aending(record.run_id)
         large = reference_in(payload)
         if large is None:
             return payload.get("result")
@@ -472,6 +480,9 @@ class App(Planning, Client):
 
     def awatch(self, run_id: str) -> AsyncIterator[RunRecord]:
         return watch(self, run_id)
+
+    async def aended(self, run_id: str) -> tuple[RunRecord, dict[str, Any] | None]:
+        return await ended(self, run_id)
 
     async def aexplain(self, run_id: str) -> Explanation:
         job, number = job_of_run(run_id)
@@ -968,8 +979,8 @@ def _outcome(answer: Any) -> str:
 
 # Job code runs on its own loop, but the store was opened on the worker's loop. So these calls go there.
 for _verb in (
-    "acreate", "acreate_many", "afork", "aget", "apage", "aoutcome", "aresult_of", "acurrent", "aevents", "aexports",
-    "aexplain", "astats", "averify", "aevidence", "aworkers", "agates", "acancel", "aretry", "apause", "aresume",
-    "aresolve", "agrant", "apurge", "apurge_runs", "aevict", "aaudit", "_aversions",
+    "acreate", "acreate_many", "afork", "aget", "aget_outcome", "apage", "aoutcome", "aresult_of", "acurrent",
+    "aevents", "aexports", "aexplain", "astats", "averify", "aevidence", "aworkers", "agates", "acancel", "aretry",
+    "apause", "aresume", "aresolve", "agrant", "apurge", "apurge_runs", "aevict", "aaudit", "_aversions",
 ):  # fmt: skip
     setattr(App, _verb, on_worker_loop(getattr(App, _verb)))

@@ -33,7 +33,7 @@ from holdfast.client.views import PAGE, Created, Creation, Entry, Explanation, E
 from holdfast.client.worker_status import GateView, WorkerStatus
 from holdfast.durations import Duration
 from holdfast.errors import HoldfastError, LoopDied
-from holdfast.machines import Event, RunRecord
+from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord
 from holdfast.store import Evidence, Limits, QueueState
 from holdfast.store.audit import AuditRow
 
@@ -153,9 +153,22 @@ class Client(ABC):
         If the job continued in other runs (`continue_as`), return the result of the last one.
         """
 
-    async def aresult_of(self, record: RunRecord) -> Any:
-        """Return the result of a run that has succeeded, whose record is known, as a JSON value."""
+    async def aresult_of(self, record: RunRecord, ending: dict[str, Any] | None = None) -> Any:
+        """Return the result of a run that has succeeded, whose record is known, as a JSON value.
+
+        `ending` is the payload of the event that ended the run, if `aended` has returned it.
+        """
+        del ending
         return await self.aoutcome(record.run_id)
+
+    async def aended(self, run_id: str) -> tuple[RunRecord, dict[str, Any] | None]:
+        """Wait for the end of a run. Return its record and, if it is known by then, the payload of its last event."""
+        watching: Any = self.awatch(run_id)
+        async with contextlib.aclosing(watching) as records:  # an unfinished watch would keep its connection open
+            async for record in records:
+                if record.status in TERMINAL_RUN_STATUSES:
+                    return record, None
+        raise AssertionError("a watch ends with the run")
 
     @abstractmethod
     async def acurrent(self, run_id: str) -> str:

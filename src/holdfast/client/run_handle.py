@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ from holdfast.authoring.conductor import on_worker_loop
 from holdfast.authoring.functions import JobFunction
 from holdfast.client.interface import Client, blocking
 from holdfast.errors import RunCanceled, RunFailed, RunTimedOut
-from holdfast.machines import TERMINAL_RUN_STATUSES, Event, RunRecord, RunStatus
+from holdfast.machines import Event, RunRecord, RunStatus
 
 
 def job_of_run(run_id: str) -> tuple[str, int]:
@@ -61,10 +60,10 @@ class RunHandle:
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                record = await self._ended(self.id)
+                record, ending = await self._client.aended(self.id)
                 while record.continued_as is not None:
-                    record = await self._ended(await self._client.acurrent(record.run_id))
-                return await self._outcome(record)
+                    record, ending = await self._client.aended(await self._client.acurrent(record.run_id))
+                return await self._outcome(record, ending)
         except TimeoutError as error:
             if not limit.expired():
                 raise  # the outcome of the run
@@ -74,25 +73,16 @@ class RunHandle:
             worker = " when a worker takes it" if record.status == "queued" else ""
             raise TimeoutError(f"{message}; it continues{worker}, and app.explain says what it waits for") from error
 
-    async def _ended(self, run_id: str) -> RunRecord:
-        watching: Any = self._client.awatch(run_id)
-        async with contextlib.aclosing(watching) as records:  # an unfinished watch would keep its connection open
-            async for record in records:
-                if record.status in TERMINAL_RUN_STATUSES:
-                    ended: RunRecord = record
-                    return ended
-        raise AssertionError("a watch ends with the run")
-
     def awatch(self) -> AsyncIterator[RunRecord]:
         """Yield the record of the run now and after each change, until the run has ended."""
         return self._client.awatch(self.id)
 
-    async def _outcome(self, record: RunRecord) -> Any:
+    async def _outcome(self, record: RunRecord, ending: dict[str, Any] | None) -> Any:
         error = record.error
         reason = error.message if error is not None else ""
         match record.status:
             case RunStatus.SUCCEEDED:
-                result = await self._client.aresult_of(record)
+                result = await self._client.aresult_of(record, ending)
                 return self._function.signature.decode_result(result) if self._function is not None else result
             case RunStatus.FAILED:
                 kind = error.code if error is not None and error.code != "FAILED" else ""

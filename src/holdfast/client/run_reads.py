@@ -70,10 +70,29 @@ async def watch(app: App, run_id: str) -> AsyncIterator[RunRecord]:
             woken.clear()
             record = await app.aget(run_id)
             if record != last:
+                app.run_watcher().found_change()
                 yield record
                 last = record
             if record.status in TERMINAL_RUN_STATUSES:
                 return
+            await woken.wait()
+
+
+async def ended(app: App, run_id: str) -> tuple[RunRecord, dict[str, Any] | None]:
+    """Wait for the end of a run. Return its record, and the payload of the event that ended it.
+
+    The payload is None if another run of the job has followed.
+    """
+    last: RunRecord | None = None
+    with app.run_watcher().watching(job_of_run(run_id)[0]) as woken:
+        while True:
+            woken.clear()
+            record, ending = await app.aget_outcome(run_id)
+            if record.status in TERMINAL_RUN_STATUSES:
+                return record, ending
+            if record != last:
+                app.run_watcher().found_change()
+                last = record
             await woken.wait()
 
 
@@ -88,8 +107,8 @@ class RunWatcher:
 
     After a commit it reads the versions of all watched jobs in one query, and wakes only the watchers whose run has
     changed. A look is followed by a pause in proportion to its duration. So thousands of idle watchers cost commits
-    little, however many commits there are. With few watchers the pause is short until looks find no change. The first
-    notice wakes a single watcher without a look.
+    little, however many commits there are. With few watchers the pause is short until looks find no change. A notice
+    wakes a single watcher without a look, as long as such watchers find changes.
 
     Args:
         store: the store of the runs.
@@ -126,6 +145,10 @@ class RunWatcher:
                 self._versions.pop(job, None)
             if not self._watchers:
                 self._stop()
+
+    def found_change(self) -> None:
+        """Note that a watcher which was woken without a look has found a change."""
+        self._fruitless = 0
 
     def _start(self) -> None:
         loop = self._loop = asyncio.get_running_loop()

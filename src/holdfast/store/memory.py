@@ -678,7 +678,18 @@ class MemoryStore(ScheduleTable):
     # Runs: records, progress, exports
 
     @_alone
+    async def outcome(self, job: str, number: int) -> tuple[RunRecord, Event | None] | None:
+        record, row = self._record(job, number), self._jobs.get(job)
+        if record is None:
+            return None
+        ended = row is not None and row.run == number and row.state in TERMINAL_JOB_STATES
+        return record, _whole(*self._events[job][-1]) if ended else None
+
+    @_alone
     async def record(self, job: str, number: int) -> RunRecord | None:
+        return self._record(job, number)
+
+    def _record(self, job: str, number: int) -> RunRecord | None:
         row = self._jobs.get(job)
         kept = row.record() if row is not None and row.run == number else self._past.get((job, number))
         return with_progress(kept, *self._progress.get((job, number), (None, None))) if kept is not None else None

@@ -95,6 +95,13 @@ class Store(Protocol):
         """Read the record of one run of a job, with its last progress report."""
         ...
 
+    async def outcome(self, job: str, number: int) -> tuple[RunRecord, Event | None] | None:
+        """Read the record of one run of a job, with the event that ended it if this is the newest run and has ended.
+
+        One read, because a caller that waits for a result needs both.
+        """
+        ...
+
     async def versions(self, jobs: Sequence[str]) -> dict[str, Any]:
         """Read a value for each of these jobs that changes with the record of its newest run; cheap for many jobs.
 

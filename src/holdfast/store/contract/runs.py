@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StaleAttempt, UnknownJob
-from holdfast.machines import RunRecord, RunStatus, runs
+from holdfast.machines import Event, RunRecord, RunStatus, runs
 from holdfast.store.commands import (
     Cancel,
     KeepExport,
@@ -32,6 +32,9 @@ async def _names(lab: Lab, limit: int = 100, before: tuple[str, int] | None = No
 async def _record(lab: Lab, job: str = "a", number: int = 1) -> RunRecord:
     record = await lab.store.record(job, number)
     assert record is not None
+    outcome = await lab.store.outcome(job, number)
+    assert outcome is not None
+    assert outcome[0] == record
     return record
 
 
@@ -54,6 +57,8 @@ async def a_record_is_what_the_stream_makes_of_it_at_every_point(lab: Lab) -> No
     assert (record.status, record.cancel_reason, record.trace_id) == (RunStatus.CANCELED, "enough", "t")
     assert record == runs(await lab.store.events("a"))[0]
     assert await lab.store.record("a", 2) is None
+    assert await lab.store.outcome("a", 2) is None
+    assert await lab.store.outcome("b", 1) is None
     assert await lab.store.record("b", 1) is None
 
 
@@ -70,6 +75,30 @@ async def runs_that_ask_and_children_and_runs_without_a_parent_are_found(lab: La
     assert await _names(lab, top=True) == ["c", "a"]
     await lab.do(Cancel("a", "enough"))
     assert await _names(lab, asks=True) == []
+
+
+@clause
+async def the_event_that_ended_the_newest_run_is_read_with_its_record(lab: Lab) -> None:
+    async def ending(number: int) -> Event | None:
+        outcome = await lab.store.outcome("a", number)
+        assert outcome is not None
+        return outcome[1]
+
+    held = await lab.running()
+    await lab.append(held, ("node_started", {"node": "s:1"}))
+    assert await ending(1) is None, "it has not ended"
+    await lab.append(held, ("job_failed", {"reason": "broken", "code": "E"}))
+    assert await ending(1) == await lab.store.last_event("a")
+    await lab.do(Retry("a", "ana", "again"))
+    assert (await ending(1), await ending(2)) == (None, None), "the newest run has not ended"
+    (claimed,) = await lab.claim()
+    rest = (("node_started", {"node": "s:2"}), ("job_completed", {"result": {"paid": 7}}))
+    await lab.append(claimed.job, *rest)  # they share a row
+    last = await ending(2)
+    assert last == await lab.store.last_event("a")
+    assert last is not None
+    assert last.payload == {"result": {"paid": 7}}
+    assert await ending(1) is None, "another run has followed"
 
 
 @clause

@@ -32,7 +32,7 @@ from holdfast.store.run_queries import (
     merged,
 )
 from holdfast.store.sql.columns import card_of, evidence_of, job_of, schedule_of, signal_of
-from holdfast.store.sql.event_rows import SHARING_MAX, events_of
+from holdfast.store.sql.event_rows import EVENT_COLUMNS, SHARING_MAX, events_of
 from holdfast.store.sql.run_sql import (
     WAITING,
     ReadSql,
@@ -49,6 +49,7 @@ from holdfast.store.sql.run_sql import (
 T = TypeVar("T")
 Run = tuple[RunCursor, RunRecord]
 
+EVENT_WIDTH = EVENT_COLUMNS.count(",") + 1
 FEW = 16  # rows that a store may read on the loop
 NO_LIMIT = 2**62  # both databases accept it as a LIMIT
 
@@ -143,6 +144,19 @@ class SqlReads(ABC):
                 if record.run_id == name:
                     return record
         return None
+
+    async def outcome(self, job: str, number: int) -> tuple[RunRecord, Event | None] | None:
+        """Read the record of a run, and with it the event that ended it, if it is the newest of its job."""
+        rows = await self._read(self._reads.outcome, (job,))
+        if rows:
+            of_run, of_event = rows[0][:-EVENT_WIDTH], rows[0][-EVENT_WIDTH:]
+            row, progress_json, at = newest_of(of_run)
+            row = await self._up_to_date(row)
+            if row.run == number:
+                _, record = record_of_newest(row, progress_json, at)
+                return record, events_of(of_event)[-1] if of_event[0] is not None else None
+        past = await self.record(job, number)
+        return (past, None) if past is not None else None
 
     async def records(self, where: RunFilter, limit: int, before: RunCursor | None = None) -> list[RunRecord]:
         runs = await self._newest_runs(where, limit, before)
