@@ -27,7 +27,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
@@ -611,7 +611,9 @@ class Attempt:
     # Conductor: what the code calls
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        return self.tracked(call.name, lambda: self.calls.call(call, call.signature.encode(args, kwargs, self._limit)))
+        token = object()
+        awaited = partial(self.code.awaited, token)
+        return self.code.tracked(token, call.name, self.calls.call(call, args, kwargs, awaited))
 
     def wait(
         self, key: str, timeout: float | None, wait_type: str, form: Form | None = None
@@ -665,17 +667,17 @@ class Attempt:
     async def _call(self, token: object, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         self.code.awaited(token)
         if not self.goes_on():
-            await self._refuse()
+            await self.refuse()
         return await begin()
 
     async def start_run(self, job: JobFunction[..., Any], arguments: dict[str, Any], submit: Submitter) -> str:
         if not self.goes_on():
-            await self._refuse()
+            await self.refuse()
         return await self._children.start(job, arguments, submit)
 
     async def send_signal(self, payload: dict[str, Any], send: Submitter) -> str:
         if not self.goes_on():
-            await self._refuse()
+            await self.refuse()
         return await self._children.signal(payload, send)
 
     def continue_as(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
@@ -692,7 +694,7 @@ class Attempt:
         if self._stop_reason is not None:
             raise asyncio.CancelledError
 
-    async def _refuse(self) -> None:
+    async def refuse(self) -> None:
         """Raise because the attempt is over. Sleep first, so that code that catches the error cannot spin."""
         try:
             self.check_cancelled()

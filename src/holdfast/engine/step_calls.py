@@ -90,9 +90,20 @@ class Calls:
         self._errors: dict[str, Exception] = {}  # the error of the last try of a call that has a gate
         self._closed_gates: dict[str, str] = {}  # call → name of the gate that was closed for it
 
-    def call(self, call: Call[..., Any], arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-        """Return a coroutine that waits for the outcome of a call. Both run in the job's code."""
-        return self.outcome(call, self._attempt.replay.node(call.name, arguments, call.key, call.aliases), arguments)
+    async def call(
+        self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], awaited: Callable[[], None]
+    ) -> Any:
+        """Wait for the outcome of a call. It runs in the job's code, and reports first that it is awaited.
+
+        One coroutine instead of one for each part: every outcome passes through all that wait for it.
+        """
+        attempt = self._attempt
+        awaited()
+        if not attempt.goes_on():
+            await attempt.refuse()
+        arguments = call.signature.encode(args, kwargs, attempt.config.payload_bytes_max)
+        node = attempt.replay.node(call.name, arguments, call.key, call.aliases)
+        return recorded_outcome(call, node, await self._ask(call, node, arguments))
 
     async def outcome(
         self,
@@ -101,19 +112,26 @@ class Calls:
         arguments: dict[str, Any],
         ran: Callable[[], Awaitable[Any]] | None = None,
     ) -> Any:
-        """Wait for the outcome of a call with this identity.
+        """Wait for the outcome of a call that a thread has begun (see `own_thread`).
 
         Args:
             call: the step or tool.
             node: its identity.
             arguments: its arguments.
-            ran: gives the function's result or error, if its declared try has ended (see `own_thread`).
+            ran: gives the function's result or error, if its declared try has ended.
         """
-        attempt = self._attempt
+        return recorded_outcome(call, node, await self._ask(call, node, arguments, ran))
+
+    def _ask(
+        self,
+        call: Call[..., Any],
+        node: str,
+        arguments: dict[str, Any],
+        ran: Callable[[], Awaitable[Any]] | None = None,
+    ) -> Coroutine[Any, Any, Outcome]:
         begin = partial(self._begin, call, arguments, contextvars.copy_context(), ran)
         cut = partial(self._cut_off, call, node)
-        outcome = await attempt.code.outcome(node, call.name, begin, arguments, cut, acts=call.tool)
-        return recorded_outcome(call, node, outcome)
+        return self._attempt.code.outcome(node, call.name, begin, arguments, cut, acts=call.tool)
 
     def _begin(
         self,
