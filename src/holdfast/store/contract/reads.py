@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from holdfast.machines import JobState
+from holdfast.machines import Event, JobState
 from holdfast.store.commands import Cancel, Progress, Retry
 from holdfast.store.contract.harness import LEASE, Lab, clause
 from holdfast.store.run_queries import RunFilter
@@ -22,6 +22,30 @@ async def jobs_are_listed_newest_first_by_what_they_are(lab: Lab) -> None:
     assert [job.id for job in await lab.store.jobs(state=JobState.CANCELLED)] == ["b"]
     assert [job.id for job in await lab.store.jobs(plugin="shop", entry="refund")] == ["c"]
     assert await lab.store.jobs(plugin="bank") == []
+
+
+@clause
+async def the_event_that_ended_the_newest_run_is_read_with_its_record(lab: Lab) -> None:
+    async def ending(number: int) -> Event | None:
+        outcome = await lab.store.outcome("a", number)
+        assert outcome is not None
+        return outcome[1]
+
+    held = await lab.running()
+    await lab.append(held, ("node_started", {"node": "s:1"}))
+    assert await ending(1) is None, "it has not ended"
+    await lab.append(held, ("job_failed", {"reason": "broken", "code": "E"}))
+    assert await ending(1) == await lab.store.last_event("a")
+    await lab.do(Retry("a", "ana", "again"))
+    assert (await ending(1), await ending(2)) == (None, None), "the newest run has not ended"
+    (claimed,) = await lab.claim()
+    rest = (("node_started", {"node": "s:2"}), ("job_completed", {"result": {"paid": 7}}))
+    await lab.append(claimed.job, *rest)  # they share a row
+    last = await ending(2)
+    assert last == await lab.store.last_event("a")
+    assert last is not None
+    assert last.payload == {"result": {"paid": 7}}
+    assert await ending(1) is None, "another run has followed"
 
 
 @clause

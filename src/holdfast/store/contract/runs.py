@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StaleAttempt, UnknownJob
-from holdfast.machines import Event, RunRecord, RunStatus, runs
+from holdfast.machines import RunRecord, RunStatus, runs
 from holdfast.store.commands import (
     Cancel,
     KeepExport,
@@ -75,30 +75,6 @@ async def runs_that_ask_and_children_and_runs_without_a_parent_are_found(lab: La
     assert await _names(lab, top=True) == ["c", "a"]
     await lab.do(Cancel("a", "enough"))
     assert await _names(lab, asks=True) == []
-
-
-@clause
-async def the_event_that_ended_the_newest_run_is_read_with_its_record(lab: Lab) -> None:
-    async def ending(number: int) -> Event | None:
-        outcome = await lab.store.outcome("a", number)
-        assert outcome is not None
-        return outcome[1]
-
-    held = await lab.running()
-    await lab.append(held, ("node_started", {"node": "s:1"}))
-    assert await ending(1) is None, "it has not ended"
-    await lab.append(held, ("job_failed", {"reason": "broken", "code": "E"}))
-    assert await ending(1) == await lab.store.last_event("a")
-    await lab.do(Retry("a", "ana", "again"))
-    assert (await ending(1), await ending(2)) == (None, None), "the newest run has not ended"
-    (claimed,) = await lab.claim()
-    rest = (("node_started", {"node": "s:2"}), ("job_completed", {"result": {"paid": 7}}))
-    await lab.append(claimed.job, *rest)  # they share a row
-    last = await ending(2)
-    assert last == await lab.store.last_event("a")
-    assert last is not None
-    assert last.payload == {"result": {"paid": 7}}
-    assert await ending(1) is None, "another run has followed"
 
 
 @clause

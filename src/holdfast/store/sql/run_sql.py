@@ -96,14 +96,7 @@ class ReadSql:
             " ORDER BY seq"
         )
         self.last_events = f"SELECT {event_columns} FROM {schema}events WHERE job = {mark} ORDER BY seq DESC LIMIT 1"
-        newest_columns = ", ".join(f"j.{name}" for name in JOB_COLUMNS.split(", "))
-        last_columns = ", ".join(f"e.{name}" for name in event_columns.split(", "))
-        self.outcome = (  # the last event, which may have the result, only of a job that has ended
-            f"SELECT {newest_columns}, p.said, p.at, {last_columns} FROM {schema}jobs j"
-            f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run"
-            f" LEFT JOIN {schema}events e ON e.job = j.id AND j.state IN ('completed', 'failed', 'cancelled')"
-            f" AND e.seq = (SELECT max(seq) FROM {schema}events WHERE job = j.id) WHERE j.id = {mark}"
-        )
+        self.outcome = _outcome(mark, schema, event_columns)
         self.inbox = f"SELECT job, id, key, payload{as_text}, at FROM {unused} AND job = {mark} ORDER BY place"
         self.evidence = (
             f"SELECT job, node, attempt, number, result{as_text}, error, at FROM {schema}evidence"
@@ -389,6 +382,18 @@ class ReadSql:
             )
             values += [name, attribute_text(value)]
         return clauses, values
+
+
+def _outcome(mark: str, schema: str, event_columns: str) -> str:
+    """Return the read of a job, its progress, and its last event, which may have the result, only if it has ended."""
+    newest = ", ".join(f"j.{name}" for name in JOB_COLUMNS.split(", "))
+    last = ", ".join(f"e.{name}" for name in event_columns.split(", "))
+    return (
+        f"SELECT {newest}, p.said, p.at, {last} FROM {schema}jobs j"
+        f" LEFT JOIN {schema}progress p ON p.job = j.id AND p.run = j.run"
+        f" LEFT JOIN {schema}events e ON e.job = j.id AND j.state IN ('completed', 'failed', 'cancelled')"
+        f" AND e.seq = (SELECT max(seq) FROM {schema}events WHERE job = j.id) WHERE j.id = {mark}"
+    )
 
 
 def _others(where: RunFilter) -> RunFilter:
