@@ -26,6 +26,7 @@ from holdfast.machines.event import (
     freeze_plain,
     seal_at,
     seal_frozen,
+    seal_span,
     vouch,
 )
 from support.timeless import given, settings
@@ -408,6 +409,26 @@ def test_what_is_frozen_first_gets_the_same_hash(payload: dict[str, Any]) -> Non
     early = seal_frozen("a", 7, GENESIS, "node_started", frozen, at=2.5, attempt=3)
     assert early.hash == sealed.hash
     assert seal_frozen("a", 7, GENESIS, "node_started", frozen, at=2.5, attempt=3, payload=sealed.payload) == sealed
+
+
+@settings(deadline=None)
+@given(
+    st.text(min_size=1, max_size=8),
+    st.lists(st.tuples(st.text(min_size=1, max_size=8), PAYLOADS), max_size=4),
+    st.none() | st.integers(1, 2**40),
+    st.floats(0, 2**40),
+)
+def test_a_span_has_the_hashes_of_events_sealed_one_by_one(
+    job: str, drawn: list[tuple[str, dict[str, Any]]], attempt: int | None, at: float
+) -> None:
+    frozen = [(kind, freeze_plain(payload)) for kind, payload in drawn]
+    span = seal_span(job, 7, GENESIS, frozen, at=at, attempt=attempt)
+    head, sealed = GENESIS, []
+    for number, (kind, payload) in enumerate(frozen, 7):
+        event = seal_frozen(job, number, head, kind, payload, at=at, attempt=attempt)
+        sealed.append((event, payload.text))
+        head = event.hash
+    assert span.events() == sealed
 
 
 @pytest.mark.parametrize(

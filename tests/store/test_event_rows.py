@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.machines import GENESIS, Event, HistoryEvent, JobEvent, check
-from holdfast.machines.event import freeze, seal_frozen
+from holdfast.machines.event import SealedSpan, freeze, seal_frozen
 from holdfast.store.sql.event_rows import (
     LETTERS,
     SHARING_BYTES_MAX,
@@ -61,6 +62,22 @@ def test_events_come_back_as_they_were_sealed(drawn: list[tuple[str, str, dict[s
         read[row[0]] += events
     for job, events in read.items():
         assert events == [event for event, _ in sealed if event.job == job]
+
+
+@given(EVENTS, st.integers(1, 5))
+def test_events_sealed_together_take_the_same_rows(
+    drawn: list[tuple[str, str, dict[str, Any], int, int | None]], most: int
+) -> None:
+    sealed = sealed_of(drawn)
+    mixed: list[Sealed | SealedSpan] = []
+    for job, group in groupby(sealed, lambda pair: (pair[0].job, pair[0].attempt)):
+        part = list(group)
+        for first in range(0, len(part), most):
+            events, texts = zip(*part[first : first + most], strict=True)
+            types, hashes = [event.type for event in events], [event.hash for event in events]
+            start = events[0]
+            mixed.append(SealedSpan(job[0], start.seq, types, list(texts), hashes, start.prev, start.attempt, 1.5))
+    assert event_rows(mixed) == event_rows(sealed)
 
 
 def test_a_long_stream_of_small_events_takes_few_rows() -> None:

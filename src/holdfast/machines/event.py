@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -91,6 +91,38 @@ class Frozen(msgspec.Struct, frozen=True, gc=False):
 
     text: bytes
     canonical: bytes
+
+
+class SealedSpan(msgspec.Struct, frozen=True, gc=False):
+    """Events of one job that follow one another, of one attempt and one time: a list for each field that differs.
+
+    Attributes:
+        job: the job whose stream this is.
+        seq: position of the first one.
+        types: what happened.
+        texts: the payloads, as the JSON that is stored.
+        hashes: their hashes.
+        prev: hash of the event before the first one.
+        attempt: the attempt that wrote them.
+        at: when.
+    """
+
+    job: str
+    seq: int
+    types: list[str]
+    texts: list[bytes]
+    hashes: list[str]
+    prev: str
+    attempt: int | None
+    at: float
+
+    def events(self) -> list[tuple[Event, bytes]]:
+        """Return each event without its payload, and the payload's text."""
+        columns = zip(self.types, self.texts, self.hashes, [self.prev, *self.hashes], strict=False)
+        return [
+            (Event(f"{self.job}:{seq}", self.job, seq, name, {}, self.attempt, self.at, SCHEMA, prev, hashed), text)
+            for seq, (name, text, hashed, prev) in enumerate(columns, self.seq)
+        ]
 
 
 _NESTING = frozenset({dict, list, tuple})
@@ -209,6 +241,26 @@ def seal_frozen(
         _encoder.encode((SCHEMA, job, seq, name, type, attempt, at, msgspec.Raw(frozen.canonical), prev))
     ).hexdigest()
     return Event(name, job, seq, type, payload if payload is not None else {}, attempt, at, SCHEMA, prev, hashed)
+
+
+def seal_span(
+    job: str, seq: int, prev: str, events: Iterable[tuple[str, Frozen]], *, at: float, attempt: int | None
+) -> SealedSpan:
+    """Seal events that follow one another, the first one as number `seq`, each as `seal_frozen` does.
+
+    Most events are sealed here. Writing what they have in common once halves the time of each event.
+    """
+    name, common = _encoder.encode(job), _encoder.encode((attempt, at))
+    first, then, before = b"[%d,%b," % (SCHEMA, name), b",%b:" % name[:-1], b",%b," % common[1:-1]
+    types, texts, hashes, head = [], [], [], prev
+    for number, (kind, frozen) in enumerate(events, seq):
+        digits = b"%d" % number
+        written = (first, digits, then, digits, b'",', _encoder.encode(kind), before, frozen.canonical, b',"')
+        head = hashlib.sha256(b'%b%b"]' % (b"".join(written), head.encode())).hexdigest()
+        types.append(kind)
+        texts.append(frozen.text)
+        hashes.append(head)
+    return SealedSpan(job, seq, types, texts, hashes, prev, attempt, at)
 
 
 def vouch(event: Event) -> Event:

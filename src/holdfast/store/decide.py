@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, QuestionClosed, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
-from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, vouch
+from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, seal_span, vouch
 from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, deploy_key, doubt_key
 from holdfast.machines.run_projection import DEADLINE, HANDED_OVER
 from holdfast.store import commands as c
@@ -225,8 +225,7 @@ def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     decision = decision or _moved(command, command.events[moving:], row, now, inbox)
     if command.successor is not None and decision.job.state is JobState.COMPLETED:
         hand_over(decision, command.successor, job, now, inbox)
-    if before is not None:
-        decision.events[:0], decision.payloads[:0] = before.events, before.payloads
+    decision.span = before.span if before is not None else None
     decision.answer = c.Appended(decision.job.version, decision.job.state)
     return decision
 
@@ -265,18 +264,13 @@ def _used(command: c.Append, now: float) -> tuple[Signal, ...]:
 
 def _grow(events: Sequence[tuple[str, Any]], attempt: int, job: Job, now: float) -> Decision:
     """Append events that move nothing. They are legal for the holder, which was checked. Most writes are these."""
-    decision = Decision(job, grew_only=True, change=EVENTS)
-    seq, head = job.version, job.head
-    for kind, payload in events:
-        frozen = payload if isinstance(payload, Frozen) else freeze(payload)[0]
-        seq += 1
-        event = seal_frozen(job.id, seq, head, str.__str__(kind), frozen, at=now, attempt=attempt)
-        head = event.hash
-        decision.events.append(event)
-        decision.payloads.append(frozen.text)
-    decision.job = msgspec.structs.replace(job, version=seq, head=head, updated_at=now)
-    decision.answer = c.Appended(seq, job.state)
-    return decision
+    frozen = [
+        (str.__str__(kind), payload if isinstance(payload, Frozen) else freeze(payload)[0]) for kind, payload in events
+    ]
+    span = seal_span(job.id, job.version + 1, job.head, frozen, at=now, attempt=attempt)
+    version = job.version + len(frozen)
+    row = msgspec.structs.replace(job, version=version, head=span.hashes[-1], updated_at=now)
+    return Decision(row, span=span, grew_only=True, change=EVENTS, answer=c.Appended(version, job.state))
 
 
 def _as_asked(

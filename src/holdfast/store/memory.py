@@ -349,7 +349,10 @@ class MemoryStore(ScheduleTable):
         job = decision.job
         self._places.move(self._jobs.get(job.id), job)
         self._jobs[job.id] = job
-        self._events.setdefault(job.id, []).extend(zip(decision.events, decision.payloads, strict=True))
+        stream = self._events.setdefault(job.id, [])
+        if decision.span is not None:
+            stream += decision.span.events()
+        stream += zip(decision.events, decision.payloads, strict=True)
         self._change |= decision.change
         ends = decision.events and not decision.grew_only and ends_run(job)
         if job.tells_schedule and job.schedule is not None and ends:

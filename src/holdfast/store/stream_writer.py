@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.machines import TERMINAL_JOB_STATES, Event, HistoryEvent, JobEvent, JobState, RunRecord, WaitPlace
-from holdfast.machines.event import Frozen, freeze, seal_frozen, vouch
+from holdfast.machines.event import Frozen, SealedSpan, freeze, seal_frozen, vouch
 from holdfast.store import commands as c
 from holdfast.store.commands import ASKED, EVENTS, WORK
 from holdfast.store.rows import Job, Signal, course_after, grown, projected, reader_of
@@ -34,7 +34,7 @@ class Decision:
     """The writes of one command, and its result.
 
     `payloads` holds the payload of each event, as the JSON text that is stored. An event has its own payload only where
-    a rule or the row needs it.
+    a rule or the row needs it. `span` holds events that move nothing and come before the others.
     """
 
     job: Job
@@ -50,6 +50,7 @@ class Decision:
     answer: Any = None
     grew_only: bool = False  # only the end of the stream has changed in the row
     change: int = 0  # change flags; see `holdfast.store.commands`
+    span: SealedSpan | None = None
 
 
 class StreamWriter:

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, UnknownJob
 from holdfast.machines import TERMINAL_JOB_STATES, Event, JobState, RunRecord
+from holdfast.machines.event import SealedSpan
 from holdfast.schedules.schedule import Schedule
 from holdfast.store import commands as c
 from holdfast.store import continuation, decide
@@ -57,7 +58,7 @@ class Batch(SignalTable, ScheduleTable):
         self._known = known
         self._stored: dict[str, Job | None] = {}  # as in the database; None: not there
         self.jobs: dict[str, Job] = {}  # as they will be written
-        self._sealed: list[Sealed] = []
+        self._sealed: list[Sealed | SealedSpan] = []
         self._next: deque[c.Command] = deque()  # commands for other jobs that a command causes
         self._keys: dict[Key, str | None] = {}  # jobs by idempotency key, as far as looked up
         self._offspring: dict[str, list[str]] = {}  # the stored children of a job, as far as looked up
@@ -583,6 +584,8 @@ class Batch(SignalTable, ScheduleTable):
         job = decision.job
         self.limits.places.move(self.jobs.get(job.id), job)
         self.jobs[job.id] = job
+        if decision.span is not None:
+            self._sealed.append(decision.span)
         self._sealed += zip(decision.events, decision.payloads, strict=True)
         self.change |= decision.change
         if decision.grew_only and not decision.used:

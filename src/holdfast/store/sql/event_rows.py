@@ -8,12 +8,15 @@ the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from holdfast.machines import Event, HistoryEvent, JobEvent
+from holdfast.machines.event import SCHEMA, SealedSpan
 from holdfast.store.rows import PastEvent
 
 EVENT_COLUMNS = "job, seq, type, payload, attempt, at, schema, prev, hash"
@@ -55,49 +58,64 @@ _decode = msgspec.json.Decoder().decode
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def event_rows(sealed: Iterable[Sealed], bytes_max: int = SHARING_BYTES_MAX) -> list[EventRow]:
+def event_rows(sealed: Iterable[Sealed | SealedSpan], bytes_max: int = SHARING_BYTES_MAX) -> list[EventRow]:
     """Return the rows of events that one transaction appends. The events of a job are in order."""
-    by_job: dict[str, list[Sealed]] = {}
+    by_job: dict[str, list[SealedSpan]] = {}
     for one in sealed:
-        by_job.setdefault(one[0].job, []).append(one)
-    return [row for events in by_job.values() for row in _rows_of_job(events, bytes_max)]
+        span = one if isinstance(one, SealedSpan) else _span_of(*one)
+        by_job.setdefault(span.job, []).append(span)
+    return [row for spans in by_job.values() for span in _joined(spans) for row in _rows(span, bytes_max)]
 
 
-def _rows_of_job(events: list[Sealed], bytes_max: int) -> Iterable[EventRow]:
-    if len(events) > 1:
-        first, size = 0, 0
-        for place, (event, payload) in enumerate(events):
-            size += len(payload)
-            if place > first and (size > bytes_max or not _shares(events[first][0], event, place - first)):
-                yield _row(events[first:place])
-                first, size = place, len(payload)
-        events = events[first:]
-    yield _row(events)
+def _span_of(event: Event, payload: bytes) -> SealedSpan:
+    return SealedSpan(event.job, event.seq, [event.type], [payload], [event.hash], event.prev, event.attempt, event.at)
 
 
-def _shares(first: Event, event: Event, count: int) -> bool:
-    return count < SHARING_MAX and event.attempt == first.attempt and event.type in LETTERS and first.type in LETTERS
+def _joined(spans: list[SealedSpan]) -> list[SealedSpan]:
+    """Join the spans of a job that have one attempt. All events of a transaction have one time."""
+    if len(spans) == 1:
+        return spans
+    joined: list[SealedSpan] = []
+    for attempt, group in groupby(spans, attrgetter("attempt")):
+        same = list(group)
+        first = same[0]
+        types = list(chain.from_iterable(span.types for span in same))
+        texts = list(chain.from_iterable(span.texts for span in same))
+        hashes = list(chain.from_iterable(span.hashes for span in same))
+        joined.append(SealedSpan(first.job, first.seq, types, texts, hashes, first.prev, attempt, first.at))
+    return joined
 
 
-def _row(sealed: list[Sealed]) -> EventRow:
-    first, payload = sealed[0]
-    if len(sealed) == 1:
-        return (
-            first.job,
-            first.seq,
-            first.type,
-            payload,
-            first.attempt,
-            first.at,
-            first.schema,
-            first.prev,
-            first.hash,
-        )
-    types = "".join([LETTERS[event.type] for event, _ in sealed])
-    payloads = b"[%b]" % b",".join([payload for _, payload in sealed])
-    hashes = "".join([event.hash for event, _ in sealed])
-    last = sealed[-1][0]
-    return (first.job, last.seq, types, payloads, first.attempt, first.at, first.schema, first.prev, hashes)
+def _rows(span: SealedSpan, bytes_max: int) -> Iterable[EventRow]:
+    count = len(span.types)
+    if count == 1:
+        return [_row(span, span.types, 0, 1)]
+    letters = [LETTERS.get(name, "") for name in span.types]
+    if count <= SHARING_MAX and "" not in letters and sum(map(len, span.texts)) <= bytes_max:
+        return [_row(span, letters, 0, count)]
+    return _rows_in_portions(span, letters, bytes_max)
+
+
+def _rows_in_portions(span: SealedSpan, letters: list[str], bytes_max: int) -> Iterator[EventRow]:
+    first, size = 0, 0
+    for place, text in enumerate(span.texts):
+        size += len(text)
+        shares = letters[place] and letters[first] and place - first < SHARING_MAX and size <= bytes_max
+        if place > first and not shares:
+            yield _row(span, letters, first, place)
+            first, size = place, len(text)
+    yield _row(span, letters, first, len(span.texts))
+
+
+def _row(span: SealedSpan, letters: list[str], first: int, after: int) -> EventRow:
+    """Return the row of some events of a span; the letters count only if they are several."""
+    prev = span.hashes[first - 1] if first else span.prev
+    if after - first == 1:
+        types, payload, hashes = span.types[first], span.texts[first], span.hashes[first]
+    else:
+        types, hashes = "".join(letters[first:after]), "".join(span.hashes[first:after])
+        payload = b"[%b]" % b",".join(span.texts[first:after])
+    return (span.job, span.seq + after - 1, types, payload, span.attempt, span.at, SCHEMA, prev, hashes)
 
 
 def event_values(row: EventRow) -> tuple[Any, ...]:
@@ -108,7 +126,7 @@ def event_values(row: EventRow) -> tuple[Any, ...]:
 
 def event_row(event: Event, payload: bytes) -> tuple[Any, ...]:
     """Return the columns of a row with one event."""
-    return event_values(_row([(event, payload)]))
+    return event_values(_row(_span_of(event, payload), [event.type], 0, 1))
 
 
 def count_events(row: tuple[Any, ...]) -> int:
