@@ -14,8 +14,6 @@ from collections.abc import Iterable, Sequence
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
@@ -77,12 +75,18 @@ class Service(Starlette):
             routes=[*routes(), *(page_routes() if page else ())],
             middleware=[
                 Middleware(_RequestCounter, metrics=self.metrics, maintenance=self.maintenance),
-                Middleware(ExceptionMiddleware, handlers={Exception: _refuse}),
                 Middleware(_RequestChecks, limits=self.limits, guard=self.guard),
             ],
         )
         self.router.redirect_slashes = False
         self.router.default = self._not_found
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Chain the middleware. Starlette's own, which answers errors, is left out: `_RequestCounter` does that."""
+        app: ASGIApp = self.router
+        for middleware, arguments, options in reversed(self.user_middleware):
+            app = middleware(app, *arguments, **options)
+        return app
 
     def large_turn(self) -> asyncio.Lock:
         """Return the lock of requests with large bodies, for the current event loop."""
@@ -106,7 +110,7 @@ class Service(Starlette):
 
 
 class _RequestCounter:
-    """Middleware that gives each request an id, and counts requests by route, method and status."""
+    """Middleware that gives each request an id, answers errors, and counts requests by route, method and status."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, maintenance: Maintenance) -> None:
         self.app, self.metrics, self.maintenance = app, metrics, maintenance
@@ -133,6 +137,10 @@ class _RequestCounter:
 
         try:
             await self.app(scope, receive, send_counted)
+        except Exception as error:
+            if counted:
+                raise  # the response has begun: the server logs the error, and closes the connection
+            await _refusal(scope, error)(scope, receive, send_counted)
         finally:
             if not counted:
                 count(CALLED_OFF)
@@ -152,15 +160,15 @@ class _RequestChecks:
         await self.app(scope, receive, send)
 
 
-async def _refuse(request: Request, error: Exception) -> Answer:
+def _refusal(scope: Scope, error: Exception) -> Answer:
     """Return the problem response for an error. An unexpected error gets an id that is also in the log."""
     if isinstance(error, Problem):
         return error.answer()
     known = problem_of(error) if isinstance(error, HoldfastError) else None
     if known is not None and known.status < 500:  # noqa: PLR2004 - 4xx: the client's mistake
         return known.answer()
-    name = request.scope[REQUEST_ID]
-    _log.error("%s: %s %s", name, request.method, _path_of(request.scope), exc_info=error)
+    name = scope[REQUEST_ID]
+    _log.error("%s: %s %s", name, scope["method"], _path_of(scope), exc_info=error)
     if known is not None:
         known.parts["id"] = name
         return known.answer()
