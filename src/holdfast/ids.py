@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
+
+_RANDOM = struct.Struct(">Q")
+_DRAWN_BYTES = 64 * _RANDOM.size  # that are drawn at once: a draw is a call of the system, and may switch threads
 
 
 class Stamps:
@@ -12,11 +16,15 @@ class Stamps:
 
     def __init__(self) -> None:
         self.last = 0
-        self.renew_lock()
+        self.renew()
 
-    def renew_lock(self) -> None:
-        """Make a new lock: in a forked process, a thread of the parent may have held the old one."""
+    def renew(self) -> None:
+        """Make a new lock and forget the random bits that were drawn, in a forked process.
+
+        A thread of the parent may have held the old lock, and the parent uses the old bits.
+        """
         self.lock = threading.Lock()
+        self._drawn = _RANDOM.iter_unpack(b"")
 
     def next(self) -> int:
         """Return 48 bits of milliseconds and 12 of a fraction; one more than the last if the clock has not moved."""
@@ -26,12 +34,16 @@ class Stamps:
 
     def random_bits(self) -> int:
         """Return 64 random bits."""
-        return int.from_bytes(os.urandom(8), "big")
+        with self.lock:
+            for (bits,) in self._drawn:
+                return int(bits)
+            self._drawn = _RANDOM.iter_unpack(os.urandom(_DRAWN_BYTES))
+            return int(next(self._drawn)[0])
 
 
 _stamps = Stamps()
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_stamps.renew_lock)
+    os.register_at_fork(after_in_child=_stamps.renew)
 
 
 def new_id() -> str:
