@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Generator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from holdfast.http.connections import Connections
 from holdfast.http.head_patterns import CHUNK_LINE, HEAD, TRAILERS, UPGRADE
+from holdfast.http.joined_writes import JoinedWrites
 from holdfast.http.problems import Problem
 
 HEAD_BYTES = 32 * 1024  # bound of a request line with headers, of trailers, and of a chunk line
@@ -37,9 +38,9 @@ class RequestGuard(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:  # noqa: D102 - documented by asyncio
-        self.transport = transport
+        self.transport = JoinedWrites(transport)
         self.abort = transport.abort
-        self._inner.connection_made(transport)
+        self._inner.connection_made(cast("asyncio.Transport", self.transport))
         self._limit_time(on=True)
         self.connections.open(self)
 
