@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 
-GARBAGE = 20_000  # objects between two collections of cycles: jobs and requests create hundreds and free them
+# Objects between two collections of cycles. Jobs and requests create hundreds of objects and free them without a
+# collection. Five hundred jobs at once hold 40,000: a collection that they cause looks at all of them, and finds nothing.
+GARBAGE = 100_000
 
 
 def tune_gc() -> None:
