@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 
-# Objects between two collections of cycles. Jobs and requests create hundreds of objects and free them without a
-# collection. Five hundred jobs at once hold 40,000: a collection that they cause looks at all of them, and finds nothing.
+# Objects between two collections of cycles. Jobs and requests create hundreds of objects and free them without one.
+# Five hundred jobs at once hold 40,000. A collection that they cause looks at all of them, and finds nothing.
 GARBAGE = 100_000
 
 
