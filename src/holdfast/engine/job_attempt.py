@@ -209,9 +209,9 @@ class Attempt:
         revealed.set(Revealed())  # the secrets that the code will have seen
         conductor.set(self)
         reporter.set(self)
-        place.set(None)  # the context of the caller may have one
-        external.set(None)
-        job_thread.set(None)
+        for inherited in (place, external, job_thread):  # the context of the caller may have one
+            if inherited.get() is not None:  # each variable that is set makes all other uses of the context slower
+                inherited.set(None)
 
     async def _begin(self) -> None:
         """Read large results, and the effects that earlier attempts left in the effect store, then run the code."""

@@ -67,7 +67,8 @@ _trail: ContextVar[int] = ContextVar("holdfast_trail", default=0)  # checksum of
 
 def begin_trail() -> None:
     """Start the checksum of a job's main branch. The context of the caller may have one of other calls."""
-    _trail.set(0)
+    if _trail.get():
+        _trail.set(0)
 
 
 class Success(msgspec.Struct, frozen=True, gc=False):
