@@ -194,14 +194,11 @@ def freeze(payload: Mapping[str, Any]) -> tuple[Frozen, dict[str, Any]]:
     try:
         written = _encoder.encode(dict(payload))  # refuses keys that are not text, which the other would write as text
         plain = _payload_decoder.decode(_record_encoder.encode(dict(payload)))
-        if _may_be_deep(written):
-            _refuse_depth(plain)
         if b"null" in written:  # NaN and infinity would have become null without a word
             _refuse_not_finite(msgspec.to_builtins(dict(payload)))
-        frozen = _frozen(plain)  # encoded again: raw JSON that was passed in is compact only now
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:  # ValueError: lone surrogates
         raise _no_json(error) from error
-    return frozen, plain
+    return freeze_plain(plain), plain  # encoded again: raw JSON that was passed in is compact only now
 
 
 def freeze_plain(payload: Mapping[str, Any]) -> Frozen:
@@ -211,14 +208,17 @@ def freeze_plain(payload: Mapping[str, Any]) -> Frozen:
         InvalidEvent: a number that JSON does not have, text that UTF-8 cannot write, or too much of it.
     """
     try:
-        frozen = _frozen(payload)
-        if _may_be_deep(frozen.text):
-            _refuse_depth(payload)
-        if b"null" in frozen.text and _payload_decoder.decode(frozen.text) != payload:  # which is found fast
+        text, canonical = _record_encoder.encode(payload), _encoder.encode(payload)
+        if len(text) > 2 * PAYLOAD_DEPTH_MAX:
+            if len(text) > PAYLOAD_BYTES_MAX:
+                raise InvalidEvent(f"a payload may have {PAYLOAD_BYTES_MAX} bytes, this one has {len(text)}")
+            if _may_be_deep(text):
+                _refuse_depth(payload)
+        if b"null" in text and _payload_decoder.decode(text) != payload:  # which is found fast
             _refuse_not_finite(payload)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise _no_json(error) from error
-    return frozen
+    return Frozen(text, text if text == canonical else canonical)
 
 
 def seal_frozen(
@@ -252,11 +252,11 @@ def seal_span(
     """
     name, common = _encoder.encode(job), _encoder.encode((attempt, at))
     first, then, before = b"[%d,%b," % (SCHEMA, name), b",%b:" % name[:-1], b",%b," % common[1:-1]
-    types, texts, hashes, head = [], [], [], prev
+    types, texts, hashes, head, sha256 = [], [], [], prev, hashlib.sha256
     for number, (kind, frozen) in enumerate(events, seq):
-        digits = b"%d" % number
-        written = (first, digits, then, digits, b'",', _encoder.encode(kind), before, frozen.canonical, b',"')
-        head = hashlib.sha256(b'%b%b"]' % (b"".join(written), head.encode())).hexdigest()
+        digits, written = b"%d" % number, _encoder.encode(kind)
+        hashed = first, digits, then, digits, b'",', written, before, frozen.canonical, b',"', head.encode(), b'"]'
+        head = sha256(b"".join(hashed)).hexdigest()
         types.append(kind)
         texts.append(frozen.text)
         hashes.append(head)
@@ -335,13 +335,6 @@ def _canonical(event: Event, payload: object) -> bytes:
 
 def _no_json(error: Exception) -> InvalidEvent:
     return error if isinstance(error, InvalidEvent) else InvalidEvent(f"the payload is not JSON: {error}")
-
-
-def _frozen(plain: Mapping[str, Any]) -> Frozen:
-    text, canonical = _record_encoder.encode(plain), _encoder.encode(plain)
-    if len(text) > PAYLOAD_BYTES_MAX:
-        raise InvalidEvent(f"a payload may have {PAYLOAD_BYTES_MAX} bytes, this one has {len(text)}")
-    return Frozen(text, text if text == canonical else canonical)
 
 
 def _may_be_deep(raw: bytes) -> bool:

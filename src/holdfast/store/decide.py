@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import IdempotencyConflict, InvalidTransition, NotInDoubt, QuestionClosed, StaleAttempt
 from holdfast.machines import TERMINAL_JOB_STATES, HistoryEvent, JobEvent, JobState
-from holdfast.machines.event import GENESIS, Frozen, freeze, seal_frozen, seal_span, vouch
+from holdfast.machines.event import GENESIS, Frozen, freeze, freeze_plain, seal_frozen, seal_span, vouch
 from holdfast.machines.keys import BUDGET_KEY, PAUSE_KEY, deploy_key, doubt_key
 from holdfast.machines.run_projection import DEADLINE, HANDED_OVER
 from holdfast.store import commands as c
@@ -50,8 +50,8 @@ def submit(command: c.Submit, now: float, existing: Job | None) -> Decision:
             raise IdempotencyConflict(command.idempotency_key or command.job, existing.id)
         return Decision(existing, answer=c.Submitted(existing.id, existing=True))
     facts = dict(zip(_CREATED_FIELDS, _created(command), strict=True))
-    frozen, plain = freeze({name: value for name, value in facts.items() if value is not None})
-    event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None, payload=plain)
+    frozen = freeze_plain({name: value for name, value in facts.items() if value is not None})
+    event = seal_frozen(command.job, 1, GENESIS, _CREATED, frozen, at=now, attempt=None)
     if len(command.job) != ID_LENGTH or not command.job.isascii():
         vouch(event)  # a name from outside
     due_at = max(command.due_at or 0.0, now)
@@ -213,10 +213,13 @@ def decide(command: c.Command, job: Job, now: float, inbox: Inbox) -> Decision:
 def append(command: c.Append, job: Job, now: float, inbox: Inbox) -> Decision:
     """Write under an attempt, if it still holds the job."""
     fence(job, command.attempt, now)
-    moving = next((place for place, (kind, _) in enumerate(command.events) if kind not in GROWING), None)
-    if moving is None and command.events:
+    moving = None
+    if not GROWING.issuperset([kind for kind, _ in command.events]):
+        moving = next(place for place, (kind, _) in enumerate(command.events) if kind not in GROWING)
+    elif command.events:
         grown = _grow(command.events, command.attempt, job, now)
-        grown.used = _used(command, now)
+        if command.uses:
+            grown.used = _used(command, now)
         return grown
     before = _grow(command.events[:moving], command.attempt, job, now) if moving else None
     row = before.job if before is not None else job

@@ -19,7 +19,7 @@ from holdfast.store.stream_writer import Decision
 
 _RUNNING, _COMPLETED = JobEvent.RUNNING.value, JobEvent.COMPLETED.value
 # Parts of a result that name something else: the job that goes on, and what the run has produced.
-_NAMES_OTHERS = (b'"continued_as"', b'"result_refs"')
+_CONTINUED, _PRODUCED = b'"continued_as"', b'"result_refs"'
 
 
 def claimed(
@@ -58,7 +58,7 @@ def completed(job: Job, payload: Frozen, attempt: int, now: float) -> Decision |
     course = job.course
     if job.state is not JobState.RUNNING or course.status is not RunStatus.RUNNING or _is_unusual(job):
         return None
-    if job.parent is not None or any(name in payload.text for name in _NAMES_OTHERS):
+    if job.parent is not None or _CONTINUED in payload.text or _PRODUCED in payload.text:
         return None
     seq = job.version + 1
     event = seal_frozen(job.id, seq, job.head, _COMPLETED, payload, at=now, attempt=attempt)

@@ -347,7 +347,8 @@ class Batch(SignalTable, ScheduleTable):
             answer = self._carry_out(command)
         except HoldfastError as refusal:
             return refusal
-        self._drain()
+        if self._next:
+            self._drain()
         return answer
 
     def _drain(self) -> None:

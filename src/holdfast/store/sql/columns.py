@@ -59,7 +59,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         _facts(job),
         job.group or "",
         *_plain(job),
-        job.state.value,
+        job.state._value_,
         job.started,
         job.pause,
         wait,
@@ -70,7 +70,7 @@ def job_row(job: Job, now: float) -> tuple[Any, ...]:
         job.kept_for or "",
         claimable,
         ends_at(job),
-        job.course.status.value,
+        job.course.status._value_,
     )
 
 
@@ -168,7 +168,7 @@ def _facts(job: Job) -> str | None:
 
 def ends_at(job: Job) -> float | None:
     """Return when time ends the job or its wait while it has no lease; None is never."""
-    if job.state in TERMINAL_JOB_STATES or job.lease is not None:
+    if job.lease is not None or job.state in TERMINAL_JOB_STATES:
         return None
     ends = (job.ends_by, job.wait.deadline if job.wait is not None else None, job.wake_at)
     return min((end for end in ends if end is not None), default=None)

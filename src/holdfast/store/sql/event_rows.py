@@ -62,11 +62,23 @@ _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 def event_rows(sealed: Iterable[Sealed | SealedSpan], bytes_max: int = SHARING_BYTES_MAX) -> list[EventRow]:
     """Return the rows of events that one transaction appends. The events of a job are in order."""
-    by_job: dict[str, list[SealedSpan]] = {}
+    by_job: dict[str, list[Sealed | SealedSpan]] = {}
     for one in sealed:
-        span = one if isinstance(one, SealedSpan) else _span_of(*one)
-        by_job.setdefault(span.job, []).append(span)
-    return [row for spans in by_job.values() for span in _joined(spans) for row in _rows(span, bytes_max)]
+        by_job.setdefault(one.job if isinstance(one, SealedSpan) else one[0].job, []).append(one)
+    rows: list[EventRow] = []
+    for appended in by_job.values():
+        first = appended[0]
+        if len(appended) == 1 and not isinstance(first, SealedSpan):
+            rows.append(_row_of_one(*first))  # most jobs that are claimed or end
+            continue
+        spans = [one if isinstance(one, SealedSpan) else _span_of(*one) for one in appended]
+        for span in _joined(spans):
+            rows += _rows(span, bytes_max)
+    return rows
+
+
+def _row_of_one(event: Event, payload: bytes) -> EventRow:
+    return (event.job, event.seq, event.type, payload, event.attempt, event.at, SCHEMA, event.prev, event.hash)
 
 
 def _span_of(event: Event, payload: bytes) -> SealedSpan:
@@ -128,7 +140,7 @@ def event_values(row: EventRow) -> tuple[Any, ...]:
 
 def event_row(event: Event, payload: bytes) -> tuple[Any, ...]:
     """Return the columns of a row with one event."""
-    return event_values(_row(_span_of(event, payload), [event.type], 0, 1))
+    return event_values(_row_of_one(event, payload))
 
 
 def count_events(row: tuple[Any, ...]) -> int:
