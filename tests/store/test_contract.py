@@ -43,8 +43,8 @@ def test_the_contract_on_postgres(clause: Clause) -> None:
     schema = fresh_schema()
 
     async def keep() -> None:
-        store = PostgresStore(server().url, schema)
         clock = ServerClock(schema)
+        store = PostgresStore(server().url, schema, monotonic=clock.now)
         clock.take_over()
         try:
             await clause(Lab(store, clock))

@@ -360,8 +360,8 @@ def sqlite(folder: Path) -> tuple[Store, ManualClock]:
 
 def postgres() -> tuple[Store, ManualClock]:
     schema = fresh_schema()
-    store = PostgresStore(server().url, schema)
     clock = ServerClock(schema)
+    store = PostgresStore(server().url, schema, monotonic=clock.now)
     clock.take_over()
     return store, clock
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from holdfast.errors import StoreUnavailable
-from holdfast.store import Claim, Renew, SendSignal
+from holdfast.store import Append, Claim, Renew, SendSignal
 from holdfast.store.postgres.store import PostgresStore
 from support.postgres import fresh_schema, server
 from support.postgres_store import claim, submit
@@ -18,6 +20,7 @@ from support.stories import play
 from support.wire import BOTH, TO_CLIENT, TO_SERVER, Wire
 
 SILENCE = 1.0
+STEP = (("node_started", {"node": "s:0", "name": "s", "try": 1, "args": {}}),)
 LONG = 30.0  # that nothing here takes, unless it hangs
 
 
@@ -28,13 +31,15 @@ def wire() -> Iterator[Wire]:
     made.close()
 
 
-def over(wire: Wire, story: Callable[[PostgresStore, PostgresStore], Awaitable[None]]) -> None:
+def over(
+    wire: Wire, story: Callable[[PostgresStore, PostgresStore], Awaitable[None]], schema: str | None = None
+) -> None:
     """Tell a story with two stores in one schema: one over the wire, one beside it."""
 
     async def run() -> None:
-        schema = fresh_schema()
-        store = PostgresStore(wire.url, schema, silence_seconds=SILENCE)
-        beside = PostgresStore(server().url, schema)
+        name = schema or fresh_schema()
+        store = PostgresStore(wire.url, name, silence_seconds=SILENCE)
+        beside = PostgresStore(server().url, name)
         try:
             await story(store, beside)
         finally:
@@ -122,6 +127,71 @@ def test_locks_of_a_transaction_that_was_cut_off_do_not_stand_in_the_way_of_othe
         assert [signal.id for signal in await beside.inbox("a")] == ["t"]
 
     over(wire, story)
+
+
+@pytest.mark.parametrize("held", [BOTH, {TO_SERVER}, {TO_CLIENT}], ids=["both", "to server", "to client"])
+def test_a_batch_in_one_trip_is_given_up_while_the_process_goes_on(wire: Wire, held: set[str]) -> None:
+    """No other thread waits, also no heartbeat. The event is written once or not at all, and nothing stays locked."""
+
+    async def story(store: PostgresStore, beside: PostgresStore) -> None:
+        await store.commit([submit("a"), submit("b")])
+        await store.commit([claim(), claim()])
+        wire.hold(*held)
+        ticks = asyncio.create_task(count())
+        await given_up(store.commit([Append("a", 1, STEP)]))
+        ticks.cancel()
+        assert await ticks > 10
+        begun = time.monotonic()
+        await beside.commit([SendSignal("a", "k", 1, "s")])
+        assert time.monotonic() - begun < LONG
+        wire.heal()
+        await until_it_answers(store)
+        length = len(await beside.events("a"))
+        assert length == 3 if held == {TO_CLIENT} else length in {2, 3}
+        (answer,) = await store.commit([Append("a", 1, STEP)])
+        assert answer.version == length + 1
+
+    over(wire, story)
+
+
+async def count() -> int:
+    """Count how often the event loop gets to run, until this is cancelled."""
+    ticks = 0
+    with contextlib.suppress(asyncio.CancelledError):
+        while True:
+            await asyncio.sleep(0.02)
+            ticks += 1
+    return ticks
+
+
+def test_the_locks_of_a_batch_in_one_trip_that_waits_end_with_its_time(wire: Wire) -> None:
+    """It has locked one row and waits for another when its client is cut off."""
+    schema = fresh_schema()
+
+    async def story(store: PostgresStore, beside: PostgresStore) -> None:
+        await store.commit([submit("a"), submit("b")])
+        await store.commit([claim(), claim()])
+        with psycopg.connect(server().url) as other:
+            other.execute(f"SELECT 1 FROM {schema}.jobs WHERE id = 'b' FOR UPDATE".encode())
+            cut_off = asyncio.create_task(store.commit([Append("a", 1, STEP), Append("b", 1, STEP)]))
+            async with asyncio.timeout(LONG):
+                while not await waiting(beside):  # noqa: ASYNC110 - the server is looked at
+                    await asyncio.sleep(0.005)
+            wire.hold(*BOTH)
+            begun = time.monotonic()
+            await beside.commit([SendSignal("a", "k", 1, "s")])
+            assert time.monotonic() - begun < LONG
+            with pytest.raises(StoreUnavailable):
+                await cut_off
+        assert [len(await beside.events(name)) for name in "ab"] == [2, 2]
+
+    over(wire, story, schema)
+
+
+async def waiting(store: PostgresStore) -> bool:
+    """Whether a session waits for a lock."""
+    sql = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%{store._schema}%%'"
+    return bool(await store._read(sql, ()))
 
 
 async def locked(store: PostgresStore) -> bool:

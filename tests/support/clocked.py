@@ -16,7 +16,8 @@ def opened(backend: str, folder: Path) -> tuple[Store, ManualClock]:
     """Open one of each kind, with the clock it runs by."""
     if backend == "postgres":
         schema = fresh_schema()
-        store, clock = PostgresStore(server().url, schema), ServerClock(schema)
+        clock = ServerClock(schema)
+        store = PostgresStore(server().url, schema, monotonic=clock.now)
         clock.take_over()
         return store, clock
     clock_here = ManualClock()

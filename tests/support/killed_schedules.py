@@ -124,8 +124,8 @@ async def killed_year(backend: str, folder: Path, *, days: float, steps: int, pr
 def _opened(backend: str, folder: Path) -> tuple[Store, str, Callable[[float], object]]:
     if backend == "postgres":
         schema = fresh_schema()
-        store = PostgresStore(server().url, schema)
         server_clock = ServerClock(schema)
+        store = PostgresStore(server().url, schema, monotonic=server_clock.now)
         server_clock.take_over()
         return store, f"{server().url}#{schema}", server_clock.move
     clock, now = FileClock(folder / "clock"), ManualClock()

@@ -89,7 +89,7 @@ def _open_postgres(url: str, clock: Clock, count: Callable[[int], None], stack: 
         raise InvalidArguments("store", NO_DRIVER) from error
     place, _ = postgres_place(url)
     schema = f"{PREFIX}{uuid.uuid4().hex}"
-    store = PostgresStore(place, schema)
+    store = PostgresStore(place, schema, monotonic=clock.now)
     server_clock = ServerClock(place, schema, clock)
     stack.callback(server_clock.remove)
     server_clock.tell()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -88,6 +89,13 @@ def _read_exactly(connection: Connection) -> None:
             " cannot set it: ALTER ROLE … SET extra_float_digits = 1"
         )
     connection.execute("SET extra_float_digits = 1")
+
+
+def has_unread(connection: Connection) -> bool:
+    """Return whether there is something to read between two calls. Most likely the server has ended the connection."""
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def rollback_or_close(connection: Connection) -> bool:

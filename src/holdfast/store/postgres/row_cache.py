@@ -27,6 +27,10 @@ class RowCache:
         """Return whether locking rows without reading them pays."""
         return 2 * sum(name in self._rows for name in names) > len(names)
 
+    def known(self, name: str) -> tuple[str, Job] | None:
+        """Return a cached row, which may no longer be current, and the transaction that wrote it."""
+        return self._rows.get(name)
+
     def unchanged(self, name: str, writer: str, head: str) -> Job | None:
         """Return the cached row, if it is current."""
         known, row = self._rows.get(name, ("", None))

@@ -8,6 +8,7 @@ from holdfast.store.sql.columns import JOB_CHANGING, JOB_COLUMNS, JOB_WRITTEN, L
 from holdfast.store.sql.event_rows import EVENT_READ, HISTORY_READ
 from holdfast.store.sql.run_sql import OF_A_JOB, ReadSql
 
+TIME_OFF_MAX = 0.1  # seconds that the estimated time of an optimistic batch may be behind the server's
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
 
 _JOB_TYPES = {
@@ -17,6 +18,7 @@ _JOB_TYPES = {
         ("created_at", "deadline", "due_at", "updated_at", "lease_until", "ends_at", "wake_at"), "double precision"
     ),
 }
+_DEPTH = "settings::json ->> 'depth'"
 _EVENT_LISTS = ("jobs", "seqs", "types", "payloads", "attempts", "hashes")
 
 
@@ -123,6 +125,7 @@ class Statements:
             " WHERE j.id = x.id"
         )
         self._written: dict[tuple[tuple[str, ...], bool], str] = {}
+        self._written_if_current: dict[tuple[str, ...], str] = {}
         self.write_jobs = {"new": insert_jobs, "grown": grow_jobs, "changed": update_jobs}
         # The payloads are in binary: to quote a list as text takes 2 µs for each quote and backslash in them.
         self.insert_signals = (
@@ -142,6 +145,29 @@ class Statements:
             before = ", ".join(f"part_{number} AS ({part})" for number, part in enumerate(first))
             self._written[kinds, events] = f"WITH {before} {last}" if before else last
         return self._written[kinds, events]
+
+    def write_if_current(self, kinds: tuple[str, ...]) -> str:
+        """Return a statement that writes events and rows of some kinds, if what an optimistic batch assumes holds.
+
+        It locks rows as `lock_names` does, and reads the time after that: an aggregate is computed after its input.
+        """
+        if kinds not in self._written_if_current:
+            parts = [*(self.write_jobs[kind] for kind in kinds), self.insert_events]
+            guarded = "".join(
+                f", part_{number} AS ({part} {'AND' if ' WHERE ' in part else 'WHERE'} (SELECT ok FROM checked))"
+                for number, part in enumerate(parts)
+            )
+            depths = f"SELECT 1 FROM {self.schema}.limits WHERE queue = ANY(%(queues)s) AND {_DEPTH} IS NOT NULL"
+            self._written_if_current[kinds] = (
+                f"WITH locked AS (SELECT id, xmin::text || head AS row FROM {self.schema}.jobs"
+                " WHERE id = ANY(%(names)s) ORDER BY id FOR UPDATE), seen AS"
+                f" (SELECT coalesce(string_agg(row, ',' ORDER BY id), '') AS rows, {self.schema}.clock() AS now"
+                " FROM locked), checked AS (SELECT now, rows = %(rows)s AND now BETWEEN %(at)s AND"
+                f" %(at)s::double precision + {TIME_OFF_MAX} AND now < %(until)s"
+                f"{f' AND NOT EXISTS ({depths})' if 'new' in kinds else ''} AS ok FROM seen){guarded}"
+                " SELECT ok, now, pg_current_xact_id()::xid::text FROM checked"
+            )
+        return self._written_if_current[kinds]
 
     def _finding(self, schema: str) -> None:
         self.promote = (

@@ -2,13 +2,15 @@
 
 Acknowledged means committed by the server, with its own `synchronous_commit`. One thread with one connection does all
 writes of a process, a whole batch in one transaction at READ COMMITTED. It locks the rows first, then reads the time,
-which is the server's. Reads have their own connection; a third one listens. Only listening depends on the state of a
-session, so the other two may use a pooler in transaction mode.
+which is the server's. The commonest batches are decided before that, and checked under the locks (`optimistic_batch`).
+Reads have their own connection; a third one listens. Only listening depends on the state of a session, so the other two
+may use a pooler in transaction mode.
 
 What can fail:
 
 - The server is down, or ends a connection during a commit: `StoreUnavailable`, and the outcome is unknown. The next
-  call connects again. If the connection ends before the COMMIT, the batch is executed again on a new one.
+  call connects again. If the connection ends before the COMMIT, or before an optimistic batch is sent, the batch is
+  executed again on a new one.
 - The server's host vanishes, or a proxy drops all packets: every call times out after `silence_seconds`, and its
   connection is closed (`call_timeout`). The server ends the rest of the transaction after the same time, so that its
   locks do not block others.
@@ -40,10 +42,12 @@ from holdfast.store.audit import unwrapped
 from holdfast.store.commands import EVENTS, WORK
 from holdfast.store.limits import COUNTED_MAX, QueueState, queue_state
 from holdfast.store.postgres.call_timeout import CallTimeout, CallWatcher
+from holdfast.store.postgres.clock_estimate import ClockEstimate
 from holdfast.store.postgres.connection import (
     SILENCE_SECONDS,
     back_off,
     connect,
+    has_unread,
     is_a_session,
     milliseconds,
     one_line,
@@ -54,6 +58,7 @@ from holdfast.store.postgres.connection import (
     silence,
 )
 from holdfast.store.postgres.listener import Listener, lock_key
+from holdfast.store.postgres.optimistic_batch import OptimisticBatch, is_simple
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, require
 from holdfast.store.postgres.statements import Statements
@@ -94,6 +99,7 @@ class PostgresStore(SqlReads):
         migrating: whether opening the store migrates the schema. Otherwise the schema must be up to date, as for a role
             that may not create tables.
         silence_seconds: how long a call may take before it times out.
+        monotonic: a clock that is exactly as fast as the server's, as in a test; see `ClockEstimate`.
     """
 
     floor_seconds: float | None = FLOOR_SECONDS
@@ -105,6 +111,7 @@ class PostgresStore(SqlReads):
         *,
         migrating: bool = True,
         silence_seconds: float = SILENCE_SECONDS,
+        monotonic: Callable[[], float] | None = None,
     ) -> None:
         self._url = url
         self._watch = CallWatcher(silence_seconds)
@@ -118,6 +125,7 @@ class PostgresStore(SqlReads):
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")
         self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
         self._row_cache = RowCache()
+        self._clock = ClockEstimate(monotonic)
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
@@ -239,6 +247,7 @@ class PostgresStore(SqlReads):
         if self._write_connection is None or self._write_connection.closed:
             self._write_connection = self._connect()
             self._row_cache.forget()
+            self._clock.forget()
             self._locked, self._is_a_session, self._limited_seconds = set(), None, None
         return self._write_connection
 
@@ -297,7 +306,8 @@ class PostgresStore(SqlReads):
                 with self._watch.over(connection, deadline), rollback_on_error(connection):
                     self._set_up_session(connection)
                     self._hold_locks(connection)
-                    return self._transact(connection, batch, seconds, looking_first=attempt > 0)
+                    written = self._write_optimistically(connection, batch) if attempt == 0 else None
+                    return written or self._transact(connection, batch, seconds, looking_first=attempt > 0)
             except _NOT_PREPARED as error:
                 self._stop_preparing()
                 last = error
@@ -309,6 +319,38 @@ class PostgresStore(SqlReads):
                     raise
                 last = error  # the connection ended before the COMMIT
         raise StoreUnavailable(f"the write conflicted with others {TRIES} times: {last}: try again")
+
+    def _write_optimistically(self, connection: Connection, batch: Sequence[c.Command]) -> tuple[list[Any], int] | None:
+        """Execute a batch in one round trip; return None if only an ordinary transaction can do it.
+
+        Through a pooler the server would not limit how long it waits for a lock. Where something is unread, the
+        connection has most likely ended. An ordinary transaction can still begin again then.
+        """
+        now = self._clock.estimate()
+        bounded = self._limited_seconds == self._watch.seconds
+        if now is None or not bounded or not is_simple(batch) or has_unread(connection):
+            return None
+        optimistic = OptimisticBatch(self._sql, self._row_cache, now)
+        answers = optimistic.decide(batch)
+        if answers is None:
+            return None
+        self._committing = True  # from here on the outcome is unknown until the server replies
+        written = optimistic.write_if_current(connection)
+        self._committing = False
+        if not written:
+            return None
+        self._clock.read(optimistic.now)
+        self._row_cache.remember(optimistic.held(), optimistic.rewritten, optimistic.writer or "")
+        if _is_told(optimistic):
+            self._notify(connection, optimistic.change)
+        return answers, optimistic.change
+
+    def _notify(self, connection: Connection, change: int) -> None:
+        """Send a notice of a commit. If it fails, it is lost, and the others poll."""
+        try:
+            connection.execute(self._sql.notify, self._listener.message(change))
+        except psycopg.Error:
+            rollback_or_close(connection)
 
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
@@ -328,12 +370,13 @@ class PostgresStore(SqlReads):
             self._committing = True  # from here on the outcome is unknown until the server replies
             notice = self._listener.message(transaction.change)
             self._commit_reply = connection.execute("COMMIT")
-            if transaction.change & ~EVENTS or transaction.ended:
+            if _is_told(transaction):
                 connection.execute(self._sql.notify, notice)  # begins another transaction
         writer = transaction.writer or ""
         if unknown is not None:
             writer = str(unknown.fetchone()[0])
         seen.remember(held, transaction.rewritten, writer, transaction.read_now)
+        self._clock.read(transaction.now)
         return answers, transaction.change
 
     @contextlib.contextmanager
@@ -409,6 +452,11 @@ class PostgresStore(SqlReads):
                 if connection is not None:
                     connection.close()
             self._watch.stop()
+
+
+def _is_told(transaction: Transaction) -> bool:
+    """Return whether other processes get a notice of a transaction. Nobody waits for events that only grow a stream."""
+    return bool(transaction.change & ~EVENTS) or transaction.ended
 
 
 class _NotStorable(HoldfastError):

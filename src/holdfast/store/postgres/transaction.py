@@ -402,20 +402,24 @@ class Transaction(Batch):
 
     def write(self, events: list[EventRow], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write all rows with one statement, unless they are too large; only the transaction's end waits for it."""
+        jobs = self.job_columns(new, grown, changed)
+        portion, *others = event_columns(events) or [{}]
+        self._connection.execute(self._sql.write_rows(tuple(jobs), events=bool(portion)), {**jobs, **portion})
+        for portion in others:
+            self._connection.execute(self._sql.insert_events, portion)
+
+    def job_columns(self, new: list[Job], grown: list[Job], changed: list[Job]) -> dict[str, str]:
+        """Return rows to be written as JSON, by kind; kinds of which there are none are missing."""
         self.rewritten.update(job.id for jobs in (new, grown, changed) for job in jobs)
-        jobs = {}
+        columns = {}
         if new:
-            jobs["new"] = self._rows(new)
+            columns["new"] = self._rows(new)
         if grown:
             rows = [{"id": j.id, "version": j.version, "head": j.head, "updated_at": j.updated_at} for j in grown]
-            jobs["grown"] = _encode(rows).decode()
+            columns["grown"] = _encode(rows).decode()
         if changed:
-            jobs["changed"] = self._changes(changed)
-        portion, *portions = _portions(events, lambda row: len(row[3])) or [[]]
-        values = {**jobs, **_events(portion)} if portion else jobs
-        self._connection.execute(self._sql.write_rows(tuple(jobs), events=bool(portion)), values)
-        for portion in portions:
-            self._connection.execute(self._sql.insert_events, _events(portion))
+            columns["changed"] = self._changes(changed)
+        return columns
 
     def _rows(self, jobs: list[Job]) -> str:
         return _encode([dict(zip(JOB_WRITTEN, job_row(job, self.now), strict=True)) for job in jobs]).decode()
@@ -708,6 +712,11 @@ def _portions(values: list[T], size_of: Callable[[T], int]) -> list[list[T]]:
             size, first = 0, place
         size += size_of(value)
     return [*portions, values[first:]] if values else []
+
+
+def event_columns(rows: list[EventRow]) -> list[dict[str, Any]]:
+    """Return rows of events as the parameters of a statement, or of several if they are too large for one."""
+    return [_events(portion) for portion in _portions(rows, lambda row: len(row[3]))]
 
 
 def _events(rows: list[EventRow]) -> dict[str, Any]:

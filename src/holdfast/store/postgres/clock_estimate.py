@@ -1,0 +1,39 @@
+"""The server's clock, estimated between two readings of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+DRIFT = 0.001  # more than the rates of two clocks differ
+
+
+class ClockEstimate:
+    """The time that the server gave last, plus what has passed since; only the writing thread uses it.
+
+    The estimate is behind the server's clock, because the reply took time, and because it is slower. It is ahead only
+    if a clock was set meanwhile.
+
+    Args:
+        monotonic: a clock that is exactly as fast as the server's, as in a test; None: the one of this process.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] | None = None) -> None:
+        self.monotonic = monotonic or time.monotonic
+        self._rate = 1 - DRIFT if monotonic is None else 1.0
+        self._last: tuple[float, float] | None = None  # the server's time, and when it came by our clock
+
+    def read(self, now: float) -> None:
+        """Take the server's time from a reply."""
+        self._last = now, self.monotonic()
+
+    def forget(self) -> None:
+        """Clear the estimate: the connection is new, and may be to another server."""
+        self._last = None
+
+    def estimate(self) -> float | None:
+        """Return the server's time, or None if it was never read."""
+        if self._last is None:
+            return None
+        now, came = self._last
+        return now + (self.monotonic() - came) * self._rate
