@@ -493,6 +493,26 @@ def test_a_new_job_is_told_and_an_event_is_not() -> None:
     with_two(story, schema)
 
 
+def test_a_notice_is_sent_also_if_the_store_is_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = fresh_schema()
+
+    async def story(here: PostgresStore, _: PostgresStore) -> None:
+        await here.commit([submit("a")])
+        write = OptimisticBatch.write_if_current
+
+        def closing(batch: OptimisticBatch, connection: Any) -> bool:
+            here._writer.shutdown(wait=False)
+            return write(batch, connection)
+
+        monkeypatch.setattr(OptimisticBatch, "write_if_current", closing)
+        with psycopg.connect(server().url, autocommit=True) as other:
+            other.execute(f"LISTEN holdfast_{schema}".encode())
+            assert isinstance((await here.commit([submit("b")]))[0], Submitted)
+            assert [notice.payload.partition(":")[0] for notice in other.notifies(timeout=60, stop_after=1)] == ["3"]
+
+    with_two(story, schema)
+
+
 def test_a_notice_that_fails_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(here: PostgresStore, there: PostgresStore) -> None:
         await here.commit([submit("a")])

@@ -342,15 +342,23 @@ class PostgresStore(SqlReads):
         self._clock.read(optimistic.now)
         self._row_cache.remember(optimistic.held(), optimistic.rewritten, optimistic.writer or "")
         if _is_told(optimistic):
-            self._notify(connection, optimistic.change)
+            self._notify_later(optimistic.change)
         return answers, optimistic.change
 
-    def _notify(self, connection: Connection, change: int) -> None:
-        """Send a notice of a commit. If it fails, it is lost, and the others poll."""
+    def _notify_later(self, change: int) -> None:
+        """Let the writing thread send a notice after it has answered the caller, who need not wait for it."""
         try:
+            self._writer.submit(self._notify, change)
+        except RuntimeError:  # the store is being closed
+            self._notify(change)
+
+    def _notify(self, change: int) -> None:
+        """Send a notice of a commit. If it fails, it is lost, and the others poll."""
+        connection, deadline = self._write_connection, self._watch.deadline()
+        if connection is None or connection.closed:
+            return
+        with contextlib.suppress(psycopg.Error), self._watch.over(connection, deadline), rollback_on_error(connection):
             connection.execute(self._sql.notify, self._listener.message(change))
-        except psycopg.Error:
-            rollback_or_close(connection)
 
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
