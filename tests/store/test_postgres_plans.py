@@ -169,6 +169,15 @@ def test_rows_that_are_written_are_found_by_their_key(schema: str) -> None:
         assert {index for _, index in _scans(plan)} == {"jobs_pkey"}
 
 
+def test_rows_that_an_optimistic_batch_checks_and_writes_are_found_by_their_key(schema: str) -> None:
+    texts = dict.fromkeys(("mark", "jobs", "seqs", "types", "payloads", "attempts", "hashes", "rows"), "x")
+    checked = {"names": NAMES, "at": 1.0, "until": 2.0, "queues": ["default"], "schema": 1, "prevs": b""}
+    sql = Statements(schema).write_if_current(("grown",))
+
+    plan = _prepared_plan(schema, sql, {**texts, **checked, "grown": ROWS})
+    assert {index for _, index in _scans(plan)} == {"jobs_pkey"}
+
+
 def test_what_comes_next_by_time_is_found_by_indexes(schema: str) -> None:
     plan = _plan(Statements(schema).next_due, (None,))
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NoReturn, cast
 
 from holdfast.errors import HoldfastError
@@ -71,7 +72,7 @@ class OptimisticBatch(Transaction):
         self._assumed: list[tuple[str, Job]] = []  # rows with their transactions, in the order of names
         self._queues: set[str] = set()  # of new jobs
         self._jobs: dict[str, str] = {}  # what is to be written
-        self._events: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []  # for one statement, or the begin of what several would take
 
     def decide(self, batch: Sequence[c.Command]) -> list[Any] | None:
         """Decide all commands; return the results, or None if a row is not cached, or a command may be refused."""
@@ -95,7 +96,7 @@ class OptimisticBatch(Transaction):
 
     def write(self, events: list[EventRow], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Keep what is to be written."""
-        self._jobs, self._events = self.job_columns(new, grown, changed), event_columns(events)
+        self._jobs, self._events = self.job_columns(new, grown, changed), list(islice(event_columns(events), 2))
 
     def write_if_current(self, connection: Connection) -> bool:
         """Write the batch if what it assumes holds; return whether it was written, and then committed.

@@ -21,7 +21,7 @@ handed on here. While it has that lock it waits for no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -403,9 +403,10 @@ class Transaction(Batch):
     def write(self, events: list[EventRow], new: list[Job], grown: list[Job], changed: list[Job]) -> None:
         """Write all rows with one statement, unless they are too large; only the transaction's end waits for it."""
         jobs = self.job_columns(new, grown, changed)
-        portion, *others = event_columns(events) or [{}]
-        self._connection.execute(self._sql.write_rows(tuple(jobs), events=bool(portion)), {**jobs, **portion})
-        for portion in others:
+        portions = event_columns(events)
+        first = next(portions, {})
+        self._connection.execute(self._sql.write_rows(tuple(jobs), events=bool(first)), {**jobs, **first})
+        for portion in portions:
             self._connection.execute(self._sql.insert_events, portion)
 
     def job_columns(self, new: list[Job], grown: list[Job], changed: list[Job]) -> dict[str, str]:
@@ -714,9 +715,9 @@ def _portions(values: list[T], size_of: Callable[[T], int]) -> list[list[T]]:
     return [*portions, values[first:]] if values else []
 
 
-def event_columns(rows: list[EventRow]) -> list[dict[str, Any]]:
-    """Return rows of events as the parameters of a statement, or of several if they are too large for one."""
-    return [_events(portion) for portion in _portions(rows, lambda row: len(row[3]))]
+def event_columns(rows: list[EventRow]) -> Iterator[dict[str, Any]]:
+    """Yield rows of events as the parameters of a statement, or of several if they are too large for one."""
+    yield from map(_events, _portions(rows, lambda row: len(row[3])))
 
 
 def _events(rows: list[EventRow]) -> dict[str, Any]:
