@@ -170,7 +170,7 @@ def test_rows_that_are_written_are_found_by_their_key(schema: str) -> None:
 
 
 def test_rows_that_an_optimistic_batch_checks_and_writes_are_found_by_their_key(schema: str) -> None:
-    texts = dict.fromkeys(("mark", "jobs", "seqs", "types", "payloads", "attempts", "hashes", "rows"), "x")
+    texts = dict.fromkeys(("mark", "jobs", "seqs", "types", "payloads", "attempts", "hashes", "row_versions"), "x")
     checked = {"names": NAMES, "at": 1.0, "until": 2.0, "queues": ["default"], "schema": 1, "prevs": b""}
     sql = Statements(schema).write_if_current(("grown",))
 

@@ -106,7 +106,7 @@ class OptimisticBatch(Transaction):
         """
         values = {
             "names": [row.id for _, row in self._assumed],
-            "rows": ",".join([writer + row.head for writer, row in self._assumed]),
+            "row_versions": ",".join([writer + row.head for writer, row in self._assumed]),
             "until": min((row.lease.until for _, row in self._assumed if row.lease is not None), default=math.inf),
             "queues": list(self._queues),
             **self._jobs,

@@ -159,11 +159,12 @@ class Statements:
             )
             depths = f"SELECT 1 FROM {self.schema}.limits WHERE queue = ANY(%(queues)s) AND {_DEPTH} IS NOT NULL"
             self._written_if_current[kinds] = (
-                f"WITH locked AS (SELECT id, xmin::text || head AS row FROM {self.schema}.jobs"
-                " WHERE id = ANY(%(names)s) ORDER BY id FOR UPDATE), seen AS"
-                f" (SELECT coalesce(string_agg(row, ',' ORDER BY id), '') AS rows, {self.schema}.clock() AS now"
-                " FROM locked), checked AS (SELECT now, rows = %(rows)s AND now BETWEEN %(at)s AND"
-                f" %(at)s::double precision + {TIME_OFF_MAX} AND now < %(until)s"
+                f"WITH locked AS (SELECT id, xmin::text || head AS row_version FROM {self.schema}.jobs"
+                " WHERE id = ANY(%(names)s) ORDER BY id FOR UPDATE),"
+                " seen AS (SELECT coalesce(string_agg(row_version, ',' ORDER BY id), '') AS row_versions,"
+                f" {self.schema}.clock() AS now FROM locked),"
+                " checked AS (SELECT now, row_versions = %(row_versions)s AND now < %(until)s"
+                f" AND now BETWEEN %(at)s AND %(at)s::double precision + {TIME_OFF_MAX}"
                 f"{f' AND NOT EXISTS ({depths})' if 'new' in kinds else ''} AS ok FROM seen){guarded}"
                 " SELECT ok, now, pg_current_xact_id()::xid::text FROM checked"
             )
