@@ -397,6 +397,31 @@ def test_what_nobody_foresaw_is_500_with_an_id_that_is_in_the_log(
     play(story())
 
 
+def test_an_error_after_the_response_has_begun_ends_the_connection_and_sends_nothing_more(small: App) -> None:
+    async def broken(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise OSError("the rest cannot be read")
+
+    async def story() -> None:
+        service, sent = asgi(small), []
+        service.router.default = broken
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        scope = {"type": "http", "method": "GET", "path": "/none", "raw_path": b"/none", "query_string": b"",
+                 "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}  # fmt: skip
+        with pytest.raises(OSError, match="cannot be read"):  # the server logs it, and closes the connection
+            await service(scope, receive, send)
+        assert [message.get("status", message.get("body")) for message in sent] == [200, b"half"]
+
+    play(story())
+
+
 def test_requests_with_large_bodies_take_turns_and_small_ones_do_not_wait(small: App) -> None:
     async def story() -> None:
         transport = httpx.ASGITransport(service := asgi(small), client=("127.0.0.1", 1), raise_app_exceptions=False)
