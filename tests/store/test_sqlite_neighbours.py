@@ -278,6 +278,41 @@ def test_a_symbolic_link_that_leads_to_another_database_is_noticed(tmp_path: Pat
     asyncio.run(store.close())
 
 
+def test_a_deleted_file_is_noticed_whatever_it_was_called(tmp_path: Path) -> None:
+    """Linux calls an open file that was deleted `jobs.db (deleted)`, which may have been its name."""
+    path = tmp_path / "jobs.db (deleted)"
+    store = SqliteStore(path)
+    path.rename(tmp_path / "jobs.db")
+    (tmp_path / "jobs.db").unlink()
+    with pytest.raises(StoreReplaced, match="was deleted"):
+        store.commit_blocking([submit("after")])
+    asyncio.run(store.close())
+
+
+def test_a_folder_that_is_mounted_over_the_database_is_noticed(tmp_path: Path) -> None:
+    """The files stay open and keep their names, but nobody else finds them under these names."""
+    code = """
+import subprocess, sys
+from holdfast.errors import StoreReplaced
+from holdfast.store import Submit
+from holdfast.store.sqlite.store import SqliteStore
+store = SqliteStore(sys.argv[1] + "/jobs.db")
+subprocess.run(["mount", "--bind", sys.argv[2], sys.argv[1]], check=True)
+try:
+    store.commit_blocking([Submit(job="a", plugin="shop", entry="checkout", args={})])
+except StoreReplaced:
+    print("noticed")
+"""
+    for name in ("folder", "over"):
+        (tmp_path / name).mkdir()
+    alone = ["unshare", "--map-root-user", "--mount"]  # so that only this process has the mount
+    if not shutil.which("unshare") or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("the system lets no process have its own mounts")
+    command = [*alone, sys.executable, "-c", code, str(tmp_path / "folder"), str(tmp_path / "over")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.stdout == "noticed\n", ended.stderr
+
+
 def test_a_folder_that_was_moved_is_noticed_and_may_come_back(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
     folder.mkdir()

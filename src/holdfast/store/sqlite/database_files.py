@@ -10,9 +10,7 @@ processes that write to it. So:
   the log, one where it looks before it clears the shared memory. They belong to the descriptor, so that no other
   `close` drops them.
 - `descriptor_locks` does the same for the locks that SQLite takes on the shared memory for each read and commit.
-- `check` compares the inodes of database, log and shared memory with those that were opened. On Linux it asks the
-  kernel for the names of the open files instead, as long as these stay as they were: `stat` reads a file's times, and
-  since Linux 6.13 each write after it has to record a new time, which makes a commit a fifth slower.
+- `check` compares the inodes of database, log and shared memory with those that were opened; see `file_identity`.
 
 What can fail:
 
@@ -37,6 +35,7 @@ import apsw
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.store.sqlite import descriptor_locks
 from holdfast.store.sqlite.commit_watcher import file_mark
+from holdfast.store.sqlite.file_identity import identity, identity_of
 
 # Where SQLite's lock bytes are: https://sqlite.org/src/file/src/os.h and https://sqlite.org/walformat.html
 SHARED_FIRST, SHARED_SIZE = 0x40000002, 510  # of the database: held shared by each open connection
@@ -57,26 +56,24 @@ class DatabaseFiles:
         self._path = path
         self._real_path = os.path.realpath(path)  # next to which SQLite keeps the log
         self._descriptor = descriptor
-        self._key = _identity(os.fstat(descriptor))
+        self._key = identity(os.fstat(descriptor))
         self._shared_memory: int | None = None
-        self._log: int | None = None
         self.users = 0
         self._held = False
         self._locked = False  # whether the system gave the locks
         self._identities: list[tuple[str, tuple[int, int]]] = []
-        self._links: list[tuple[str, str]] = []  # links of the kernel to the open files, and where they lead
 
     @classmethod
     def attach(cls, path: Path) -> DatabaseFiles:
         """Return the files of a database, which is created if it is missing; `detach` is called once for each call."""
         with _changing:
             with contextlib.suppress(FileNotFoundError):
-                identity = _identity(os.stat(path))  # noqa: PTH116 - with the stats of `check`
-                if identity in _carried:
+                key = identity_of(str(path))
+                if key in _carried:
                     raise StoreUnavailable(
                         f"{path}: a transaction was under way when this process was forked: fork again"
                     )
-                known = _table.get(identity)
+                known = _table.get(key)
                 if known is not None:
                     known.users += 1
                     return known
@@ -99,10 +96,8 @@ class DatabaseFiles:
                     self._shared_memory = os.open(f"{self._real_path}-shm", os.O_RDWR | os.O_CLOEXEC)
                 locked = _lock_shared(self._descriptor, SHARED_FIRST, SHARED_SIZE)
                 self._locked = _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1) and locked
-            statuses = [os.fstat(self._descriptor), *map(os.stat, names[1:])]
-            self._identities = list(zip(names, map(_identity, statuses), strict=True))
+            self._identities = list(zip(names, [self._key, *map(identity_of, names[1:])], strict=True))
             self._held = True
-            self._links = self._find_links()
 
     def expect_again(self) -> None:
         """Prepare for opening a connection again: without locks, another process may have removed the log."""
@@ -110,7 +105,6 @@ class DatabaseFiles:
             if self._held and not self._locked and not _is_open(self._real_path):
                 self._held = False
                 del self._identities[1:]
-                self._links = []
 
     def is_in_transaction(self) -> bool:
         """Return, in a forked child, whether SQLite mistakes locks of the user's connection for the child's."""
@@ -126,16 +120,13 @@ class DatabaseFiles:
         Raises:
             StoreReplaced: a file was replaced, or is missing.
         """
-        try:
-            for link, target in self._links:
-                if os.readlink(link) != target:  # noqa: PTH115 - three times twice a commit: a Path takes longer
-                    break  # the file was moved or deleted, or its folder was moved
-            else:
-                if self._links:
-                    return
-        except OSError:
-            pass  # the files are being closed, or there is no /proc any more
-        self.check_names()
+        for name, known in self._identities:
+            try:
+                found = identity_of(name)
+            except (FileNotFoundError, NotADirectoryError):
+                raise StoreReplaced(name, "deleted") from None
+            if found != known:
+                raise StoreReplaced(name, "replaced")
 
     def commit_mark(self) -> bytes | tuple[int, int] | None:
         """Return what changes with each commit of any program: the beginning of the shared memory, or the log's times.
@@ -148,41 +139,6 @@ class DatabaseFiles:
             return os.pread(self._shared_memory, INDEX_HEADER_BYTES, 0)
         except (OSError, TypeError):  # the file is being closed
             return None
-
-    def check_names(self) -> None:
-        """Check what has the names of the files, with three `stat` calls; open and close nothing.
-
-        Raises:
-            StoreReplaced: a file was replaced, or is missing.
-        """
-        for name, identity in self._identities:
-            try:
-                status = os.stat(name)  # noqa: PTH116 - up to twice for each commit: a Path takes as long as the call
-            except (FileNotFoundError, NotADirectoryError):
-                raise StoreReplaced(name, "deleted") from None
-            if (status.st_ino, status.st_dev) != identity:
-                raise StoreReplaced(name, "replaced")
-
-    def _find_links(self) -> list[tuple[str, str]]:
-        """Return the kernel's links to the open files; none where it has none, or where a name is not the file's own.
-
-        A name that leads over a symbolic link may lead elsewhere later, while the file stays.
-        """
-        if self._shared_memory is None or str(self._path) != self._real_path:
-            return []
-        with contextlib.suppress(OSError):
-            if self._log is not None:
-                os.close(self._log)
-                self._log = None
-            self._log = os.open(f"{self._real_path}-wal", os.O_RDONLY | os.O_CLOEXEC)
-            descriptors = (self._descriptor, self._log, self._shared_memory)
-            if [_identity(os.fstat(each)) for each in descriptors] != [identity for _, identity in self._identities]:
-                return []  # one was replaced meanwhile
-            links = [f"/proc/self/fd/{each}" for each in descriptors]
-            targets = [os.readlink(link) for link in links]  # noqa: PTH115 - as in `check`
-            if targets == [name for name, _ in self._identities]:
-                return list(zip(links, targets, strict=True))
-        return []
 
     def detach(self, connections: Sequence[apsw.Connection]) -> None:
         """Close a store's connections. The database's last user moves the log's content to it."""
@@ -208,17 +164,16 @@ class DatabaseFiles:
 
     def _is_in_place(self) -> bool:
         try:
-            self.check_names()
+            self.check()
         except (StoreReplaced, OSError):
             return False
         return True
 
     def _close_descriptors(self) -> None:
-        self._links = []
-        for descriptor in (self._descriptor, self._shared_memory, self._log):
+        for descriptor in (self._descriptor, self._shared_memory):
             if descriptor is not None:
                 os.close(descriptor)
-        self._shared_memory = self._log = None
+        self._shared_memory = None
 
 
 def connect(path: Path, busy_seconds: float) -> apsw.Connection:
@@ -233,10 +188,6 @@ def connect(path: Path, busy_seconds: float) -> apsw.Connection:
         connection.close()
         raise
     return connection
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_ino, status.st_dev
 
 
 def _is_open(path: str) -> bool:

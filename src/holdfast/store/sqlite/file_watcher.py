@@ -32,7 +32,7 @@ class FileWatcher:
 
     def _is_replaced(self) -> bool:
         try:
-            self._files.check_names()
+            self._files.check()
         except StoreReplaced:
             return True
         except OSError:
