@@ -79,6 +79,42 @@ def test_who_writes_without_a_ring_is_noticed_all_the_same(stores: tuple[SqliteS
     assert told.wait()
 
 
+def test_a_commit_is_heard_of_where_sqlite_keeps_no_log(tmp_path: Path) -> None:
+    """Some file systems cannot share memory. There nothing but the database shows whose commit the last one was."""
+    system = apsw.VFS("holdfast-without-log", base="unix-dotfile", makedefault=True)
+    try:
+        here, there = (SqliteStore(tmp_path / "jobs.db") for _ in range(2))
+        assert here._write_connection.pragma("journal_mode") == "delete"
+        told = Told()
+        here.subscribe(told)
+        for number in range(3):
+            there.commit_blocking([submission(f"job-{number}")])
+            assert told.wait()
+        for store in (here, there):
+            asyncio.run(store.close())
+    finally:
+        system.unregister()
+
+
+def test_a_commit_is_heard_of_after_the_log_was_removed_and_made_again(tmp_path: Path) -> None:
+    """The store's files stay open for a connection of the user's code, which then removes the log as the last user."""
+    first = SqliteStore(tmp_path / "jobs.db")
+    connection = apsw.Connection(str(first._path))
+    connection.execute("SELECT count(*) FROM jobs").fetchall()
+    asyncio.run(first.close())
+    connection.close()
+    assert not Path(f"{first._path}-shm").exists()
+    here, there = (SqliteStore(tmp_path / "jobs.db") for _ in range(2))
+    told = Told()
+    here.subscribe(told)
+    here.commit_blocking([submission("own")])
+    assert told.wait()
+    there.commit_blocking([submission("other")])
+    assert told.wait()
+    for store in (here, there):
+        asyncio.run(store.close())
+
+
 def test_without_the_systems_help_the_file_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())  # a system without inotify
     here, there = (SqliteStore(tmp_path / "jobs.db", poll_seconds=0.001) for _ in range(2))

@@ -92,12 +92,21 @@ class DatabaseFiles:
                 return
             names = [str(self._path), *filter(os.path.exists, (f"{self._real_path}-wal", f"{self._real_path}-shm"))]
             if sys.platform == "linux" and len(names) == ALL_FILES:
-                if self._shared_memory is None:  # else it was kept for a connection of the user's code
-                    self._shared_memory = os.open(f"{self._real_path}-shm", os.O_RDWR | os.O_CLOEXEC)
+                shared_memory = self._open_shared_memory(names[-1])
                 locked = _lock_shared(self._descriptor, SHARED_FIRST, SHARED_SIZE)
-                self._locked = _lock_shared(self._shared_memory, DEAD_MAN_SWITCH, 1) and locked
+                self._locked = _lock_shared(shared_memory, DEAD_MAN_SWITCH, 1) and locked
             self._identities = list(zip(names, [self._key, *map(identity_of, names[1:])], strict=True))
             self._held = True
+
+    def _open_shared_memory(self, name: str) -> int:
+        """Open it, unless it was kept open. It may have been kept for connections that have removed it since."""
+        kept = self._shared_memory
+        if kept is not None and identity(os.fstat(kept)) == identity_of(name):
+            return kept
+        self._shared_memory = os.open(name, os.O_RDWR | os.O_CLOEXEC)
+        if kept is not None:
+            os.close(kept)
+        return self._shared_memory
 
     def expect_again(self) -> None:
         """Prepare for opening a connection again: without locks, another process may have removed the log."""

@@ -109,7 +109,7 @@ class SqliteStore(SqlReads):
         self._rows_version = -1
         self._others = False  # whether another process has committed and no notice was sent yet
         self._own_mark: object = None  # the mark of the files after this store's last commit
-        self._told_mark: object = None  # and that of the last commit of another process that was notified
+        self._told_mark: object = object()  # and that of the last one of another process that was notified; none yet
         self._heard = 0
         self._watcher: CommitWatcher | None = None
         self._connections: list[apsw.Connection] = []
