@@ -168,6 +168,22 @@ def test_a_request_waits_for_the_answer_to_the_one_before_and_no_more_is_read() 
     play(story())
 
 
+def test_a_response_is_sent_to_a_client_that_has_closed_its_own_side() -> None:
+    """The transport closes itself right after: what it has not got by then is lost."""
+
+    async def story() -> None:
+        guard, transport = Guard(app_state={}), Transport()
+        guard.connection_made(transport)
+        guard.data_received(GET)
+        guard.transport.write(b"head ")
+        guard.transport.write(b"body")
+        assert not guard.eof_received()
+        assert transport.written == b"head body"
+        guard.connection_lost(None)
+
+    play(story())
+
+
 def test_a_body_that_goes_on_after_its_response_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DRAIN_BYTES == 64 * 1024 * 1024
     monkeypatch.setattr("holdfast.http.request_guard.DRAIN_BYTES", 1000)

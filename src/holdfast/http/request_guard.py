@@ -31,7 +31,7 @@ class RequestGuard(asyncio.Protocol):
 
     def __init__(self, *, app_state: dict[str, Any], **options: Any) -> None:
         self._inner = self.protocol(app_state={**app_state, CONNECTION: self}, **options)
-        for name in ("eof_received", "pause_writing", "resume_writing"):
+        for name in ("pause_writing", "resume_writing"):
             setattr(self, name, getattr(self._inner, name))
         self._unread, self._checked, self._reading = bytearray(), bytearray(), self._read_requests()
         self._in_body, self._answering, self._drained = False, False, 0
@@ -48,6 +48,11 @@ class RequestGuard(asyncio.Protocol):
         self._limit_time(on=False)
         self.connections.lost(self)
         self._inner.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        """Send the response of this turn before the transport closes itself: the client sends no more, but reads."""
+        self.transport.flush()
+        return self._inner.eof_received()
 
     def data_received(self, data: bytes, *, answered: bool = False) -> None:
         """Pass checked bytes to uvicorn. `answered` says that the previous request has its response."""
