@@ -40,6 +40,13 @@ class JoinedWrites:
         if parts:
             self._transport.write(b"".join(parts))
 
+    def at_end(self) -> None:
+        """Pass on what was written when the client sends no more: the transport closes itself right after.
+
+        It stands for the protocol's `eof_received`, in which uvicorn does nothing.
+        """
+        self.flush()
+
     def close(self) -> None:
         """Pass on what was written, then close."""
         self.flush()

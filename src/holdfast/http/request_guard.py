@@ -39,7 +39,7 @@ class RequestGuard(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:  # noqa: D102 - documented by asyncio
         self.transport = JoinedWrites(transport)
-        self.abort = transport.abort
+        self.abort, self.eof_received = transport.abort, self.transport.at_end  # type: ignore[method-assign]  # - see there
         self._inner.connection_made(cast("asyncio.Transport", self.transport))
         self._limit_time(on=True)
         self.connections.open(self)
@@ -48,11 +48,6 @@ class RequestGuard(asyncio.Protocol):
         self._limit_time(on=False)
         self.connections.lost(self)
         self._inner.connection_lost(exc)
-
-    def eof_received(self) -> bool | None:
-        """Send the response of this turn before the transport closes itself: the client sends no more, but reads."""
-        self.transport.flush()
-        return self._inner.eof_received()
 
     def data_received(self, data: bytes, *, answered: bool = False) -> None:
         """Pass checked bytes to uvicorn. `answered` says that the previous request has its response."""
