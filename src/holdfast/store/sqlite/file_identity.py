@@ -42,9 +42,13 @@ def identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _found() -> Any:
-    call = getattr(ctypes.CDLL(None), "statx", None) if sys.platform == "linux" else None
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
+    if sys.platform != "linux":
+        return None
+    try:
+        call = ctypes.CDLL(None).statx
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
     return call
 
 
