@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -401,6 +401,26 @@ def test_a_connection_that_has_ended_meanwhile_costs_nothing() -> None:
         end(pid_of(here))
         assert isinstance((await here.commit([submit("b")]))[0], Submitted)
         assert await versions(there, "a", "b") == [5, 1]
+
+    with_two(story)
+
+
+def test_a_connection_that_ends_while_a_batch_is_decided_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was sent yet, so the batch may be executed again."""
+    decide = OptimisticBatch.decide
+
+    async def story(here: PostgresStore, there: PostgresStore) -> None:
+        await running(here, "a")
+
+        def ending(batch: OptimisticBatch, commands: Sequence[Command]) -> list[Any] | None:
+            answers = decide(batch, commands)
+            end(pid_of(here))
+            return answers
+
+        monkeypatch.setattr(OptimisticBatch, "decide", ending)
+        assert await appended(here, "a") == [3]
+        assert isinstance((await here.commit([submit("b"), Append("a", 1, STEP)]))[0], Submitted)
+        assert await versions(there, "a", "b") == [4, 1]
 
     with_two(story)
 

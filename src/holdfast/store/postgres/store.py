@@ -324,15 +324,16 @@ class PostgresStore(SqlReads):
         """Execute a batch in one round trip; return None if only an ordinary transaction can do it.
 
         Through a pooler the server would not limit how long it waits for a lock. Where something is unread, the
-        connection has most likely ended. An ordinary transaction can still begin again then.
+        connection has most likely ended. An ordinary transaction can still begin again then. To decide a large batch
+        takes milliseconds, so this is looked at last.
         """
         now = self._clock.estimate()
         bounded = self._limited_seconds == self._watch.seconds
-        if now is None or not bounded or not is_simple(batch) or has_unread(connection):
+        if now is None or not bounded or not is_simple(batch):
             return None
         optimistic = OptimisticBatch(self._sql, self._row_cache, now)
         answers = optimistic.decide(batch)
-        if answers is None:
+        if answers is None or has_unread(connection):
             return None
         self._committing = True  # from here on the outcome is unknown until the server replies
         written = optimistic.write_if_current(connection)
