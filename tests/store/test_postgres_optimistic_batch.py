@@ -280,16 +280,42 @@ def test_the_time_of_a_stream_never_goes_backwards(trips: list[bool]) -> None:
     with_two(story, schema, clock.now)
 
 
+def test_a_process_that_was_idle_starts_no_job_before_those_of_others(trips: list[bool]) -> None:
+    """Else the job would be claimed before one that was there when it was started."""
+    schema = fresh_schema()
+    clock = ServerClock(schema)
+
+    async def story(here: PostgresStore, there: PostgresStore) -> None:
+        clock.take_over()
+        for store in (here, there):
+            store._clock.monotonic = clock.now  # and the estimate is slower, as it is of a real clock
+            await store.commit([])
+        clock.move(80)
+        await there.commit([submit("b")])
+        await here.commit([submit("a")])
+        (claims,) = await here.commit([Claim(worker="w", entries=ENTRIES, queues=None, limit=2, lease_seconds=60)])
+        first, second = claims.claimed
+        assert first.job.created_at <= second.job.created_at
+        assert [(await there.events(name))[0].at for name in "ab"] == [clock.now()] * 2
+        assert trips == [], "an old estimate costs no trip"
+
+    with_two(story, schema)
+
+
 def test_an_estimate_is_behind_the_clock_that_it_estimates() -> None:
     seconds = [0.0]
     estimate = ClockEstimate()
     estimate.monotonic = lambda: seconds[0]
     assert estimate.estimate() is None
     estimate.read(1000.0)
-    seconds[0] = 50.0
+    seconds[0] = 0.5
     now = estimate.estimate()
     assert now is not None
-    assert 1049.9 <= now < 1050.0
+    assert 1000.499 <= now < 1000.5
+    seconds[0] = 2.5
+    assert estimate.estimate() is None, "it may be too far behind"
+    estimate.read(1002.5)
+    assert estimate.estimate() == 1002.5
     estimate.forget()
     assert estimate.estimate() is None
 
