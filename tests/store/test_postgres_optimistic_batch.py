@@ -28,7 +28,7 @@ from holdfast.store import (
 )
 from holdfast.store.limits import Limits
 from holdfast.store.postgres.clock_estimate import ClockEstimate
-from holdfast.store.postgres.optimistic_batch import OptimisticBatch, is_simple
+from holdfast.store.postgres.optimistic_batch import OptimisticBatch, Refusals, is_simple
 from holdfast.store.postgres.store import PostgresStore
 from support.pooler import Pooler
 from support.postgres import ServerClock, fresh_schema, server
@@ -507,6 +507,30 @@ def test_a_queue_with_a_depth_is_counted(trips: list[bool]) -> None:
         assert trips == [False, False, True]
 
     with_two(story)
+
+
+def test_most_batches_are_not_tried_where_each_is_refused(trips: list[bool]) -> None:
+    async def story(here: PostgresStore, _: PostgresStore) -> None:
+        await here.commit([SetLimits(Limits(queue="default", depth=1000))])
+        for number in range(200):
+            assert isinstance((await here.commit([submit(f"a{number}")]))[0], Submitted)
+        assert 5 < len(trips) < 15
+        await here.commit([SetLimits(Limits(queue="default"))])
+        trips.clear()
+        for number in range(100):
+            await here.commit([submit(f"b{number}")])
+        assert len(trips) > 30, "one that is written ends it"
+        assert all(trips)
+
+    with_two(story)
+
+
+def test_a_batch_that_is_refused_now_and_then_does_not_keep_the_next_from_one_trip() -> None:
+    refusals = Refusals()
+    for _ in range(3):
+        for written in (False, False, True):
+            assert not refusals.skip()
+            refusals.count(written=written)
 
 
 def test_an_id_that_exists_is_the_existing_job(trips: list[bool]) -> None:

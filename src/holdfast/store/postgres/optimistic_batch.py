@@ -31,6 +31,7 @@ from holdfast.store.sql.event_rows import EventRow
 from holdfast.store.stream_writer import GROWING
 
 COMMANDS_MAX = 256  # to decide larger ones takes so long that a second round trip does not count
+REFUSALS_MAX = 9  # in a row that count; then 64 batches are not tried
 
 
 def is_simple(batch: Sequence[c.Command]) -> bool:
@@ -55,6 +56,29 @@ def _is_new_job(command: c.Command) -> bool:
         and command.group is None
         and not command.attributes
     )
+
+
+class Refusals:
+    """Refusals of optimistic batches in a row; only the writing thread uses it.
+
+    They may go on: the network takes longer than the estimated time may be behind, or a queue has a depth. Each costs a
+    trip for nothing. So from the third in a row on, more and more batches are not tried.
+    """
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._to_skip = 0
+
+    def skip(self) -> bool:
+        """Return whether the next batch is not to be tried."""
+        skipped = self._to_skip > 0
+        self._to_skip -= skipped
+        return skipped
+
+    def count(self, *, written: bool) -> None:
+        """Count a batch that was tried."""
+        self._in_a_row = 0 if written else min(self._in_a_row + 1, REFUSALS_MAX)
+        self._to_skip = 2**self._in_a_row // 8
 
 
 class OptimisticBatch(Transaction):

@@ -58,7 +58,7 @@ from holdfast.store.postgres.connection import (
     silence,
 )
 from holdfast.store.postgres.listener import Listener, lock_key
-from holdfast.store.postgres.optimistic_batch import OptimisticBatch, is_simple
+from holdfast.store.postgres.optimistic_batch import OptimisticBatch, Refusals, is_simple
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, require
 from holdfast.store.postgres.statements import Statements
@@ -126,6 +126,7 @@ class PostgresStore(SqlReads):
         self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
         self._row_cache = RowCache()
         self._clock = ClockEstimate(monotonic)
+        self._refusals = Refusals()
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
@@ -329,7 +330,7 @@ class PostgresStore(SqlReads):
         """
         now = self._clock.estimate()
         bounded = self._limited_seconds == self._watch.seconds
-        if now is None or not bounded or not is_simple(batch):
+        if now is None or not bounded or not is_simple(batch) or self._refusals.skip():
             return None
         optimistic = OptimisticBatch(self._sql, self._row_cache, now)
         answers = optimistic.decide(batch)
@@ -338,6 +339,7 @@ class PostgresStore(SqlReads):
         self._committing = True  # from here on the outcome is unknown until the server replies
         written = optimistic.write_if_current(connection)
         self._committing = False
+        self._refusals.count(written=written)
         if not written:
             return None
         self._clock.read(optimistic.now)
