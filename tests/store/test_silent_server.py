@@ -188,6 +188,34 @@ def test_the_locks_of_a_batch_in_one_trip_that_waits_end_with_its_time(wire: Wir
     over(wire, story, schema)
 
 
+def test_a_session_that_was_reset_waits_no_longer_than_a_call() -> None:
+    """Its limits were discarded with its statements, as by a pooler that passes as a session."""
+    schema = fresh_schema()
+
+    async def story(store: PostgresStore) -> None:
+        await store.commit([submit("a"), claim()])
+        for _ in range(5):
+            await store.commit([Append("a", 1, STEP)])
+        store._writer.submit(lambda: store._connected_for_writing().pgconn.exec_(b"DISCARD ALL")).result()
+        await store.commit([Append("a", 1, STEP)])
+        with psycopg.connect(server().url) as other:
+            other.execute(f"SELECT 1 FROM {schema}.jobs WHERE id = 'a' FOR UPDATE".encode())
+            with pytest.raises(StoreUnavailable):  # the server ends it, or this process
+                await store.commit([Append("a", 1, STEP)])
+            async with asyncio.timeout(LONG):
+                while await waiting(store):  # noqa: ASYNC110 - the server is looked at
+                    await asyncio.sleep(0.005)
+
+    async def run() -> None:
+        store = PostgresStore(server().url, schema, silence_seconds=SILENCE)
+        try:
+            await story(store)
+        finally:
+            await store.close()
+
+    play(run())
+
+
 async def waiting(store: PostgresStore) -> bool:
     """Whether a session waits for a lock."""
     sql = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%{store._schema}%%'"

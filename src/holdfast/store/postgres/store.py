@@ -273,6 +273,10 @@ class PostgresStore(SqlReads):
             connection.execute(self._sql.set_up_session, milliseconds(self._watch.seconds))
             self._limited_seconds = self._watch.seconds
 
+    def _limits(self, seconds: float) -> bool:
+        """Return whether the session itself limits statements to this time. One that lost its statements may not."""
+        return self._preparing and self._limited_seconds == seconds
+
     def _connected_for_reading(self) -> Connection:
         if self._read_connection is None or self._read_connection.closed:
             self._read_connection = self._connect()
@@ -329,8 +333,7 @@ class PostgresStore(SqlReads):
         takes milliseconds, so this is looked at last.
         """
         now = self._clock.estimate()
-        bounded = self._limited_seconds == self._watch.seconds
-        if now is None or not bounded or not is_simple(batch) or self._refusals.skip():
+        if now is None or not self._limits(self._watch.seconds) or not is_simple(batch) or self._refusals.skip():
             return None
         optimistic = OptimisticBatch(self._sql, self._row_cache, now)
         answers = optimistic.decide(batch)
@@ -368,7 +371,7 @@ class PostgresStore(SqlReads):
     ) -> tuple[list[Any], int]:
         with self._pipelined(connection) as pipeline:
             connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")  # not the role's default
-            if seconds != self._limited_seconds:
+            if not self._limits(seconds):
                 connection.execute(self._sql.limit_transaction, milliseconds(seconds))
             locks, seen = self._listener.locks, self._row_cache
             transaction = Transaction(
