@@ -249,9 +249,11 @@ def test_a_time_that_is_off_is_not_written(trips: list[bool], off: float) -> Non
         await running(here, "a")
         await running(there, "c")
         clock.move(1)
+        here._clock.forget()
         here._clock.read(clock.now() + off)
         trips.clear()
         assert await appended(here, "a") == [3]
+        here._clock.forget()
         here._clock.read(clock.now() + off)
         await here.commit([submit("b")])
         assert trips == [False, False]
@@ -271,6 +273,7 @@ def test_the_time_of_a_stream_never_goes_backwards(trips: list[bool]) -> None:
         await running(here, "a")
         clock.move(1)
         assert await appended(here, "a") == [3]
+        here._clock.forget()
         here._clock.read(clock.now() - 0.05)
         trips.clear()
         assert await appended(here, "a") == [4]
@@ -316,8 +319,15 @@ def test_an_estimate_is_behind_the_clock_that_it_estimates() -> None:
     assert estimate.estimate() is None, "it may be too far behind"
     estimate.read(1002.5)
     assert estimate.estimate() == 1002.5
+    seconds[0] = 3.0
+    estimate.read(1002.9)
+    now = estimate.estimate()
+    assert now is not None
+    assert 1002.999 <= now < 1003.0, "a reply that took longer says less"
     estimate.forget()
     assert estimate.estimate() is None
+    estimate.read(1000.0)
+    assert estimate.estimate() == 1000.0, "also if the server's clock was set back"
 
 
 def test_requests_of_other_processes_are_seen(trips: list[bool]) -> None:

@@ -26,11 +26,12 @@ class ClockEstimate:
         self._last: tuple[float, float] | None = None  # the server's time, and when it came by our clock
 
     def read(self, now: float) -> None:
-        """Take the server's time from a reply."""
-        self._last = now, self.monotonic()
+        """Take the server's time from a reply, unless it took longer than the one that the estimate is from."""
+        if now > (self.estimate() or 0.0):
+            self._last = now, self.monotonic()
 
     def forget(self) -> None:
-        """Clear the estimate: the connection is new, and may be to another server."""
+        """Clear the estimate: the connection is new, and may be to another server, or a clock may have been set."""
         self._last = None
 
     def estimate(self) -> float | None:

@@ -344,6 +344,7 @@ class PostgresStore(SqlReads):
         self._committing = False
         self._refusals.count(written=written)
         if not written:
+            self._clock.forget()
             return None
         self._clock.read(optimistic.now)
         self._row_cache.remember(optimistic.held(), optimistic.rewritten, optimistic.writer or "")
