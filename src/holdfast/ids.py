@@ -23,22 +23,26 @@ class Stamps:
 
         A thread of the parent may have held the old lock, and the parent uses the old bits.
         """
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may need an id in the middle of making another
         self._drawn = _RANDOM.iter_unpack(b"")
 
     def next(self) -> int:
         """Return 48 bits of milliseconds and 12 of a fraction; one more than the last if the clock has not moved."""
         with self.lock:
-            self.last = max(self.last + 1, (time.time_ns() << 12) // 1_000_000)
-            return self.last
+            while True:
+                last = self.last
+                stamp = max(last + 1, (time.time_ns() << 12) // 1_000_000)
+                if self.last == last:  # no signal handler has taken one meanwhile
+                    self.last = stamp
+                    return stamp
 
     def random_bits(self) -> int:
         """Return 64 random bits."""
         with self.lock:
-            for (bits,) in self._drawn:
-                return int(bits)
-            self._drawn = _RANDOM.iter_unpack(os.urandom(_DRAWN_BYTES))
-            return int(next(self._drawn)[0])
+            while True:
+                for (bits,) in self._drawn:
+                    return int(bits)
+                self._drawn = _RANDOM.iter_unpack(os.urandom(_DRAWN_BYTES))
 
 
 _stamps = Stamps()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from uuid import UUID
+
+import pytest
 
 from holdfast.ids import new_id
 
@@ -37,3 +41,26 @@ def test_a_forked_process_makes_other_random_parts_than_its_parent() -> None:
     ours = [new_id() for _ in range(COUNT)]
     assert len(theirs) == COUNT
     assert {one[19:] for one in theirs}.isdisjoint(one[19:] for one in ours)
+
+
+@pytest.mark.parametrize("call", ["time_ns", "urandom"])
+def test_a_signal_handler_may_make_an_id_in_the_middle_of_another(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = time if call == "time_ns" else os
+    real = getattr(place, call)
+    made = []
+
+    def interrupted(*args: int) -> object:
+        monkeypatch.setattr(place, call, real)
+        signal.raise_signal(signal.SIGUSR1)
+        return real(*args)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: made.append(new_id()))
+    try:
+        for _ in range(COUNT):
+            monkeypatch.setattr(place, call, interrupted)
+            made.append(new_id())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(made) > COUNT
+    assert len({one[19:] for one in made}) == len(made)
+    assert made == sorted(set(made)) or call == "urandom"  # an interrupted id has its time already
