@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from types import ModuleType
 from typing import NamedTuple
@@ -18,6 +19,9 @@ from support.web import Served, served
 
 SILENT_MS = 45_000  # more than the page waits for a heartbeat
 READ_MS = 21_000  # more than the page waits for an answer
+DRAW_MS = 250  # more than the page waits before it draws changes
+SOON_MS = 1000  # more than the inbox waits before it is read again
+AHEAD_SECONDS = 5  # of now, when the page's clock stops; less than a page without a heartbeat waits
 
 
 class Live(NamedTuple):
@@ -45,7 +49,7 @@ def live(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     shop.app.close()
 
 
-def _state(page: Page, text: str) -> None:
+def _state(page: Page, text: str | re.Pattern[str]) -> None:
     expect(page.locator(".live-state")).to_contain_text(text)
 
 
@@ -102,6 +106,31 @@ def test_a_paused_page_shows_what_the_user_does(browser: Browser, live: Live) ->
         confirm(page, "Cancel the run")
         expect(page.locator(".run-title .status")).to_have_text("canceled")
         _state(page, "Paused, 1 change waits")
+
+
+def test_a_pause_holds_back_what_the_inbox_was_about_to_read(browser: Browser, live: Live) -> None:
+    live.shop.refund.start("order-6", 480)
+    live.work()
+    with looking(browser, f"{live.server.url}/healthz") as page:
+        page.clock.install()
+        page.goto(live.at("inbox"))
+        page.get_by_role("button", name=re.compile("^Questions")).click()
+        _state(page, "Live")
+        press(page, "Pause live updates")
+        live.shop.refund.start("order-7", 480)
+        live.work()
+        _state(page, re.compile("changes? waits?"))
+        page.clock.pause_at(time.time() + AHEAD_SECONDS)
+        reads: list[str] = []
+        page.on("request", lambda request: reads.append(request.url) if "kind=answer" in request.url else None)
+        press(page, "Resume live updates")
+        page.clock.run_for(DRAW_MS)  # the inbox hears of the change, and will read in a moment
+        press(page, "Pause live updates")
+        page.clock.run_for(SOON_MS)
+        assert reads == []
+        press(page, "Resume live updates")
+        with page.expect_request("**/inbox*kind=answer*"):
+            page.clock.run_for(SOON_MS)
 
 
 def test_a_phone_has_room_for_long_names(browser: Browser, live: Live) -> None:

@@ -66,7 +66,8 @@ export function take(record: RunRecord): void {
   arrange();
 }
 
-function reread(): void {
+// Let the listeners read everything again; while the page is paused, after the pause.
+export function reread(): void {
   missed = true;
   arrange();
 }

@@ -6,7 +6,7 @@ import { count, short, visible } from "../format";
 import { useKeys } from "../keys";
 import { link } from "../router";
 import { asking, may } from "../session";
-import { onChanges, refresh } from "../stream";
+import { onChanges, paused, refresh, reread } from "../stream";
 import type { InboxItem, Page, Schema } from "../types";
 import { Block, Button, Confirm, Empty, Failure, Shape, T, tell, Time, useActions, useLoaded } from "../ui";
 import { missing } from "./events";
@@ -46,9 +46,11 @@ export function useInbox(kind: string | null = null, run: string | null = null):
     pages.current = 1;
     let timer: number | undefined;
     const stop = onChanges(() => {
+      const before = paused.value;
       timer ??= window.setTimeout(() => {
         timer = undefined;
-        reload();
+        if (paused.value && !before) reread(); // the user has paused the page since
+        else reload();
       }, 400);
     });
     return () => {
