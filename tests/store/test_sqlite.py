@@ -209,6 +209,41 @@ def test_processes_killed_at_any_moment_lose_nothing_acknowledged_and_take_nothi
     assert len({job for job, _ in claims}) == len(claims)
 
 
+OPENER = """
+import asyncio, sys
+from holdfast.errors import StoreUnavailable
+from holdfast.store.sqlite.store import SqliteStore
+
+for line in sys.stdin:
+    try:
+        store = SqliteStore(line.strip(), busy_seconds=2)
+    except StoreUnavailable as error:
+        print(error, flush=True)
+    else:
+        print("opened", flush=True)
+        asyncio.run(store.close())
+"""
+
+
+def test_processes_that_open_a_new_file_at_the_same_time_all_open_it(tmp_path: Path) -> None:
+    openers = [
+        subprocess.Popen([sys.executable, "-c", OPENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    answers: list[str] = []
+    for number in range(25):
+        for opener in openers:
+            assert opener.stdin is not None
+            opener.stdin.write(f"{tmp_path / str(number)}.db\n")
+            opener.stdin.flush()
+        for opener in openers:
+            assert opener.stdout is not None
+            answers.append(opener.stdout.readline().strip())
+    for opener in openers:
+        opener.communicate()
+    assert answers == ["opened"] * 100
+
+
 def test_a_stopped_worker_that_comes_back_after_its_lease_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     script = """

@@ -130,8 +130,11 @@ class SqliteStore(SqlReads):
                 raise
 
     def _open_first(self) -> None:
-        """Open the connections, and migrate the database to this release's schema."""
-        self._write_connection = self._open()
+        """Open the connections, and migrate the database to this release's schema.
+
+        A new file gets its log under the lock. SQLite lets processes that do this at the same time wait for each other.
+        """
+        self._write_connection = self._lock.run(self._open)
         self._writer.run(lambda: self._guard(lambda: migrate(self._write_connection, "sqlite")), lambda _: None)
         self._stay_if_not_moved()
         self._rows_version = self._write_connection.pragma("data_version")
