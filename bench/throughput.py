@@ -5,6 +5,9 @@
 - A tool beside a step, a plain (sync) step beside an async one, two worker processes beside one.
 - `start()` from plain code, one caller, beside single commits.
 
+Two worker processes cannot be quicker than the cores allow. So the cores that one process keeps busy are printed, with
+those of the database server.
+
 Each comparison alternates between its sides and takes the median of the rounds.
 
     python bench/throughput.py             on SQLite
@@ -18,11 +21,13 @@ import argparse
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -46,8 +51,10 @@ DUE = {
 class Stores:
     """New stores of one kind, and bare programs on them."""
 
-    def __init__(self, kind: str, place: str) -> None:
+    def __init__(self, kind: str, place: str, server_seconds: Callable[[], float] = lambda: 0.0) -> None:
         self.kind = kind
+        self.server_seconds = server_seconds  # returns the CPU seconds that the database server has used
+        self.cores_of_one: list[float] = []  # that one worker process and the server kept busy, once for each round
         self._place = place  # a folder, or the address of a server
         self._made = 0
 
@@ -73,7 +80,7 @@ def stores(kind: str) -> Iterator[Stores]:
     """Make stores of a kind, and remove them at the end."""
     if kind == "postgres":
         with measured() as server:
-            yield Stores(kind, server.url)
+            yield Stores(kind, server.url, server.cpu_seconds)
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield Stores(kind, folder)
@@ -176,15 +183,17 @@ def insert_rate(made: Stores, jobs: int = 20_000) -> float:
         return jobs / (time.perf_counter() - began)
 
 
-def work(url: str, ready: Barrier, done: Barrier) -> None:
-    """Be a worker in a process of its own, from one barrier until no job is left."""
+def work(url: str, ready: Barrier, done: Barrier, told: Queue[float]) -> None:
+    """Be a worker in a process of its own, from one barrier until no job is left; tell the CPU seconds it took."""
     tune_gc()
 
     async def run() -> None:
         app = bench_app(url)
         await app.store().now()
         await asyncio.to_thread(ready.wait)
+        used = time.process_time()
         await app.worker(concurrency=MANY).arun(until_idle=True)
+        told.put(time.process_time() - used)
         await asyncio.to_thread(done.wait)
         await app.aclose()
 
@@ -194,21 +203,31 @@ def work(url: str, ready: Barrier, done: Barrier) -> None:
 def processes_rate(made: Stores, count: int, jobs: int = 4 * JOBS) -> float:
     """Let so many worker processes run jobs; steps a second."""
     spawn = multiprocessing.get_context("spawn")
+    told: Queue[float] = spawn.Queue()
     url = made.url()
     app = bench_app(url)
     app.start_many("steps", [{} for _ in range(jobs)])
     app.close()
     ready, done = spawn.Barrier(count + 1), spawn.Barrier(count + 1)
-    workers = [spawn.Process(target=work, args=(url, ready, done)) for _ in range(count)]
+    workers = [spawn.Process(target=work, args=(url, ready, done, told)) for _ in range(count)]
     for worker in workers:
         worker.start()
     ready.wait()
-    began = time.perf_counter()
+    served, began = made.server_seconds(), time.perf_counter()
     done.wait()
     taken = time.perf_counter() - began
+    busy = (sum(told.get() for _ in workers) + made.server_seconds() - served) / taken
+    if count == 1:
+        made.cores_of_one.append(busy)
     for worker in workers:
         worker.join()
     return jobs * STEPS / taken
+
+
+def note_of_cores(made: Stores) -> str:
+    """Say how many cores one process keeps busy, with its server, and what two can reach at most."""
+    busy, cores = statistics.median(made.cores_of_one), os.cpu_count() or 1
+    return f"one process keeps {busy:.2f} of {cores} cores busy, so two can reach {min(2.0, cores / busy):.2f}"
 
 
 Sides = dict[str, Callable[[], float]]
@@ -277,6 +296,8 @@ def main() -> int:
         if unknown := set(selected) - set(every):
             parser.error(f"no comparison {', '.join(sorted(unknown))}; there are {', '.join(every)}")
         missed = [line for name in selected for line in compare(kind, *every[name], chosen.rounds)]
+        if made.cores_of_one:
+            print(note_of_cores(made))
     for line in missed:
         print(f"MISSED {line}", file=sys.stderr)
     return 1 if missed else 0
