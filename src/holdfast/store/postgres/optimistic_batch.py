@@ -9,7 +9,8 @@ What the statement checks, under the locks:
 
 - Each row is the cached one (L3): the same transaction has written it, and its stream has the same end.
 - All leases are live by the server's clock (L2), read after the locks.
-- The estimated time, which the events have, is not ahead of that clock, and not far behind it.
+- The estimated time, which the events have, is not ahead of that clock, and not far behind it. Jobs are claimed in the
+  order of their times, so that of a new job may be behind by very little.
 - The queue of a new job has no maximum depth, for which jobs would have to be counted.
 """
 
@@ -37,6 +38,11 @@ REFUSALS_MAX = 9  # in a row that count; then 64 batches are not tried
 def is_simple(batch: Sequence[c.Command]) -> bool:
     """Return whether commands only append to streams and create jobs, and need no other row."""
     return 0 < len(batch) <= COMMANDS_MAX and all(_is_growth(command) or _is_new_job(command) for command in batch)
+
+
+def has_new_job(batch: Sequence[c.Command]) -> bool:
+    """Return whether a batch starts a job. Its time may be off by less, so it is refused more often."""
+    return any(type(command) is c.Submit for command in batch)
 
 
 def _is_growth(command: c.Command) -> bool:

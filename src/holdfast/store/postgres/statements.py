@@ -9,6 +9,9 @@ from holdfast.store.sql.event_rows import EVENT_READ, HISTORY_READ
 from holdfast.store.sql.run_sql import OF_A_JOB, ReadSql
 
 TIME_OFF_MAX = 0.1  # seconds that the estimated time of an optimistic batch may be behind the server's
+# The same for a batch with new jobs. By so much a job may seem older than one that another process has started before
+# it, and be claimed before it.
+NEW_JOB_OFF_MAX = 0.005
 PROMOTED_MAX = 1000  # delayed jobs that one claim finds due; more than that are found by the next
 
 _JOB_TYPES = {
@@ -157,6 +160,7 @@ class Statements:
                 f", part_{number} AS ({part} {'AND' if ' WHERE ' in part else 'WHERE'} (SELECT ok FROM checked))"
                 for number, part in enumerate(parts)
             )
+            off_max = NEW_JOB_OFF_MAX if "new" in kinds else TIME_OFF_MAX
             depths = f"SELECT 1 FROM {self.schema}.limits WHERE queue = ANY(%(queues)s) AND {_DEPTH} IS NOT NULL"
             self._written_if_current[kinds] = (
                 f"WITH locked AS (SELECT id, xmin::text || head AS row_version FROM {self.schema}.jobs"
@@ -164,7 +168,7 @@ class Statements:
                 " seen AS (SELECT coalesce(string_agg(row_version, ',' ORDER BY id), '') AS row_versions,"
                 f" {self.schema}.clock() AS now FROM locked),"
                 " checked AS (SELECT now, row_versions = %(row_versions)s AND now < %(until)s"
-                f" AND now BETWEEN %(at)s AND %(at)s::double precision + {TIME_OFF_MAX}"
+                f" AND now BETWEEN %(at)s AND %(at)s::double precision + {off_max}"
                 f"{f' AND NOT EXISTS ({depths})' if 'new' in kinds else ''} AS ok FROM seen){guarded}"
                 " SELECT ok, now, pg_current_xact_id()::xid::text FROM checked"
             )

@@ -58,7 +58,7 @@ from holdfast.store.postgres.connection import (
     silence,
 )
 from holdfast.store.postgres.listener import Listener, lock_key
-from holdfast.store.postgres.optimistic_batch import OptimisticBatch, Refusals, is_simple
+from holdfast.store.postgres.optimistic_batch import OptimisticBatch, Refusals, has_new_job, is_simple
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, require
 from holdfast.store.postgres.statements import Statements
@@ -126,7 +126,7 @@ class PostgresStore(SqlReads):
         self._listener = Listener(self._connect, self._schema, self._tell, self._watch)
         self._row_cache = RowCache()
         self._clock = ClockEstimate(monotonic)
-        self._refusals = Refusals()
+        self._refusals = {"new jobs": Refusals(), "events": Refusals()}  # of optimistic batches with these
         self._suspects: dict[str, tuple[float, float]] = {}  # workers whose lock is missing: last seen, and since when
         self._locked: set[str] = set()  # workers whose session lock the connection that writes has
         self._is_a_session: bool | None = None  # whether that connection may hold locks; None is not known
@@ -332,8 +332,8 @@ class PostgresStore(SqlReads):
         connection has most likely ended. An ordinary transaction can still begin again then. To decide a large batch
         takes milliseconds, so this is looked at last.
         """
-        now = self._clock.estimate()
-        if now is None or not self._limits(self._watch.seconds) or not is_simple(batch) or self._refusals.skip():
+        now, refusals = self._clock.estimate(), self._refusals["new jobs" if has_new_job(batch) else "events"]
+        if now is None or not self._limits(self._watch.seconds) or not is_simple(batch) or refusals.skip():
             return None
         optimistic = OptimisticBatch(self._sql, self._row_cache, now)
         answers = optimistic.decide(batch)
@@ -342,7 +342,7 @@ class PostgresStore(SqlReads):
         self._committing = True  # from here on the outcome is unknown until the server replies
         written = optimistic.write_if_current(connection)
         self._committing = False
-        self._refusals.count(written=written)
+        refusals.count(written=written)
         if not written:
             self._clock.forget()
             return None
