@@ -79,6 +79,30 @@ def test_who_writes_without_a_ring_is_noticed_all_the_same(stores: tuple[SqliteS
     assert told.wait()
 
 
+def test_a_commit_of_another_program_right_after_ones_own_is_noticed(
+    stores: tuple[SqliteStore, SqliteStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes before the writer has read the mark of its own commit."""
+    here, _ = stores
+    told = Told()
+    here.subscribe(told)
+    files, other = here._files, apsw.Connection(str(here._path))
+    read_mark, foreign = files.commit_mark, iter(["CREATE TABLE elsewhere (a)"])
+
+    def commit_mark() -> object:
+        if threading.current_thread().name == "holdfast-writer" and not here._write_connection.in_transaction:
+            other.execute(next(foreign, ""))
+        return read_mark()
+
+    monkeypatch.setattr(files, "commit_mark", commit_mark)
+    here.commit_blocking([submission("own")])
+    assert told.wait()
+    while not here.change_count():
+        assert told.wait()
+    assert next(foreign, None) is None
+    other.close()
+
+
 def test_a_commit_is_heard_of_where_sqlite_keeps_no_log(tmp_path: Path) -> None:
     """Some file systems cannot share memory. There nothing but the database shows whose commit the last one was."""
     system = apsw.VFS("holdfast-without-log", base="unix-dotfile", makedefault=True)

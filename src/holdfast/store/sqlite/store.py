@@ -389,7 +389,9 @@ class SqliteStore(SqlReads):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        self._own_mark = self._files.commit_mark()
+        mark = self._files.commit_mark()
+        is_ours = connection.pragma("data_version") == self._rows_version  # or another program has committed since
+        self._own_mark = mark if is_ours else None
         self._remember(transaction.held())
         self._files.check()  # only then the commit counts
         return answers, transaction
