@@ -230,6 +230,8 @@ class ThreadJournal:
 
     The first thread commits its own command itself, without a loop in between. Threads that come meanwhile wait. One of
     them commits all of theirs next.
+
+    A signal handler may write in the middle of a write of its own thread. It cannot wait for that, and commits alone.
     """
 
     def __init__(self, store: Store) -> None:
@@ -237,9 +239,25 @@ class ThreadJournal:
         self._lock = threading.Lock()
         self._waiting: list[_ThreadRequest] = []
         self._has_leader = False  # a thread that commits, or that was woken to do so
+        self._writing: set[int] = set()  # threads that write
 
     def write(self, command: Command) -> Any:
         """Run one command durably. Return its result or raise its refusal."""
+        thread = threading.get_ident()
+        if thread in self._writing:
+            request = _ThreadRequest(command)
+            (request.answer,) = self.store.commit_blocking([command])
+        else:
+            self._writing.add(thread)
+            try:
+                request = self._write_with_others(command)
+            finally:
+                self._writing.discard(thread)
+        if isinstance(request.answer, Exception):
+            raise request.answer
+        return request.answer
+
+    def _write_with_others(self, command: Command) -> _ThreadRequest:
         request = _ThreadRequest(command)
         with self._lock:
             self._waiting.append(request)
@@ -252,9 +270,7 @@ class ThreadJournal:
                 raise
         if request.leads:
             self._commit()
-        if isinstance(request.answer, Exception):
-            raise request.answer
-        return request.answer
+        return request
 
     def _commit(self) -> None:
         """Commit what waits. Then let the first thread that came meanwhile do the same."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import App, InvalidArguments, StoreUnavailable
-from holdfast.errors import IdempotencyConflict
+from holdfast.errors import IdempotencyConflict, UnknownJob
 from holdfast.group_commit import ThreadJournal
-from holdfast.store import Command, Submit
+from holdfast.store import Cancel, Command, Submit
 from holdfast.store.memory import MemoryStore
 
 
@@ -140,6 +141,53 @@ def test_an_interrupted_leader_is_replaced() -> None:
         store.before = lambda: None
         store.go.release()
         assert second.result(60).job == "job-001"
+
+
+class InterruptedStore(MemoryStore):
+    """A store whose first commit is interrupted by a signal handler, which writes, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handler: Callable[[], object] | None = None
+
+    def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
+        handler, self.handler = self.handler, None
+        if handler is not None:
+            handler()
+        return super().commit_blocking(batch)
+
+
+def test_a_signal_handler_may_write_in_the_middle_of_a_write_of_its_thread() -> None:
+    store = InterruptedStore()
+    journal = ThreadJournal(store)
+    inside: list[Any] = []
+    store.handler = lambda: inside.append(journal.write(submit(1)).job)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(journal.write, submit(0)).result(60).job == "job-000"
+        assert inside == ["job-001"]
+        assert threads.submit(journal.write, submit(2)).result(60).job == "job-002"
+    store.handler = lambda: journal.write(Cancel("nobody", None))
+    with pytest.raises(UnknownJob):
+        journal.write(submit(3))
+
+
+def test_a_signal_handler_hears_at_once_that_the_store_is_being_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App("shop", f"sqlite:///{tmp_path}/jobs.db")
+    told: list[str] = []
+
+    def interrupted(*_: object) -> MemoryStore:
+        with pytest.raises(StoreUnavailable) as refused:
+            app.store()
+        told.append(str(refused.value))
+        return MemoryStore()
+
+    monkeypatch.setattr("holdfast.client.app.open_store", interrupted)
+    assert isinstance(app.store(), MemoryStore)
+    assert told
+    assert told[0].startswith("a signal handler has interrupted the code that opens the store")
+    app.close()
 
 
 def test_starts_from_many_threads_are_all_there(url: str) -> None:

@@ -178,6 +178,7 @@ class App(Planning, Client):
         self.declared_schedules: dict[str, Declaration] = {}  # by name
         self._opened: Store | None = None
         self._effects: EffectStore | None = None
+        self._is_opening = False  # whether a thread opens the store
         self._forked_memory = False  # whether the parent of this process had a store in memory
         self._threads: ThreadJournal | None = None
         self._journals: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Journal] = weakref.WeakKeyDictionary()
@@ -925,7 +926,7 @@ class App(Planning, Client):
         for worker in self.own_workers:
             worker.after_fork_in_child()
         self.own_workers.clear()
-        store, self._opened = self._opened, None
+        store, self._opened, self._is_opening = self._opened, None, False
         leave(self._effects)
         self._effects = None
         self._stories = StoryCache()  # another thread of the parent may have held its lock
@@ -941,8 +942,17 @@ class App(Planning, Client):
                     " sqlite:///path/to/jobs.db, or create the App after the fork"
                 )
             if self._opened is None:
-                config = self.config
-                self._opened = open_store(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
+                if self._is_opening:
+                    raise StoreUnavailable(
+                        "a signal handler has interrupted the code that opens the store, and cannot use the store"
+                        " before that is done: try again, or use the app once before the handler is installed"
+                    )
+                self._is_opening = True
+                try:
+                    config = self.config
+                    self._opened = open_store(self.url, config.poll_seconds, config.busy_seconds, config.lease_seconds)
+                finally:
+                    self._is_opening = False
             return self._opened
 
     def run_watcher(self) -> RunWatcher:

@@ -70,7 +70,7 @@ class Client(ABC):
 
     def __init__(self, name: str) -> None:
         self._client_name = name
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()  # a signal handler may come while its thread holds it
         self._portal: Portal | None = None
         survive_fork(self)
 
@@ -670,7 +670,7 @@ class Client(ABC):
     def after_fork_in_child(self) -> None:
         """Abandon the loop of the parent process. The next call in the child creates a new one."""
         leave(self._portal)
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
         self._portal = None
 
     def loop_died(self, loop: asyncio.AbstractEventLoop, error: LoopDied) -> None:

@@ -160,7 +160,8 @@ class WriteThread:
         self._process = os.getpid()
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._under_way: Future[Any] | None = None
-        self._closing = threading.Lock()  # no task comes after the last one, which nothing would execute
+        # No task comes after the last one: nothing would execute it. A signal handler may submit inside a submission.
+        self._closing = threading.RLock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="holdfast-writer", daemon=True)
         self._thread.start()
