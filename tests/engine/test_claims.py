@@ -145,3 +145,24 @@ def test_a_claim_that_fails_is_made_again_when_the_store_is_back() -> None:
         await app.aclose()
 
     play(story())
+
+
+def test_a_worker_that_is_stopped_before_it_begins_ends_at_once() -> None:
+    """A signal may come while the worker is being made."""
+
+    async def story() -> None:
+        app = App("shop", config=quick("memory:"))
+
+        @app.job
+        async def work() -> None:
+            pass
+
+        run = await app.astart(work)
+        for at_once in (False, True):
+            worker = Worker(app.store(), app.entries, app.config, children=app.submission)
+            worker.stop(at_once=at_once)
+            await worker.run()
+            assert (await run.arecord()).status == "queued"
+        await app.aclose()
+
+    play(story())

@@ -119,6 +119,7 @@ class Worker:
         self._suspended: dict[str, float] = {}  # jobs that were suspended just now, and when: the oldest first
         self._lost_attempts = LostAttempts(self._drop)
         self._stopping = self._gone = self._at_once = False
+        self._has_loop = False  # whether `run` has begun
         self._patience: asyncio.Timeout | None = None  # while a stopping worker lets its jobs run
         self._on_death = on_death
         self._dead: LoopDied | None = None  # set once its loop has died
@@ -154,6 +155,7 @@ class Worker:
         self._task = asyncio.current_task()
         self._journal = Journal(self._store)
         self._wake = asyncio.Event()
+        self._has_loop = True
         self._context = contextvars.copy_context()  # jobs begin in it, not in that of the job before them
         self._threads = ThreadPool(2 * self.gate.slots + 4, self._loop)  # for a plain job in every slot, and its call
         self._keeper = self._make_keeper(self, self._store, self._config)
@@ -203,11 +205,12 @@ class Worker:
 
         With `at_once`, requeue the jobs now.
         """
-        self._stopping = True
+        self._stopping, self._at_once = True, self._at_once or at_once
         self._may_claim_early = False
+        if not self._has_loop:
+            return  # it ends as soon as it begins
         self._on_change(WORK)
         if at_once:
-            self._at_once = True
             with contextlib.suppress(RuntimeError):  # the loop was closed: the watchdog notices
                 self._loop.call_soon_threadsafe(self._hurry)
 
