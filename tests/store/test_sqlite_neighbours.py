@@ -386,6 +386,20 @@ def test_a_link_to_the_file_is_as_good_as_the_file(tmp_path: Path) -> None:
     assert fresh_look(link) == {"a", "b"}
 
 
+def test_processes_that_use_links_to_the_file_share_its_locks(tmp_path: Path) -> None:
+    """Else they write at the same time, and do not notice each other's death."""
+    (tmp_path / "real").mkdir()
+    link, path = tmp_path / "link.db", tmp_path / "real" / "jobs.db"
+    link.symlink_to(path)
+    here, there = SqliteStore(link), SqliteStore(path)
+    here.hold_liveness_lock("w")
+    assert asyncio.run(there.dead_workers()) == []
+    assert [file.name for file in tmp_path.iterdir() if file.name.startswith("link.db")] == ["link.db"]
+    assert {file.name for file in path.parent.iterdir()} >= {"jobs.db-lock", "jobs.db-workers"}
+    for store in (here, there):
+        asyncio.run(store.close())
+
+
 # A process that stops in the middle of a transaction, as under a debugger or in a frozen container. The signal goes to
 # the thread that commits: where another thread takes it, this one may reach the end of the commit before it stops.
 STOPPED = """

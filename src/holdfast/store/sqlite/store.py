@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -96,6 +97,8 @@ class SqliteStore(SqlReads):
     ) -> None:
         super().__init__(READS)
         self._path = Path(path).absolute()  # the process may change its directory
+        real = os.path.realpath(self._path)  # processes that use it by other names must find the same files next to it
+        self._lock_path = Path(f"{real}-lock")
         self._poll_seconds = poll_seconds
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
@@ -115,8 +118,8 @@ class SqliteStore(SqlReads):
         self._connections: list[apsw.Connection] = []
         self._refusal: str | None = None  # why it cannot be used any more
         self._paused: list[threading.Lock] = []  # held by a fork that is under way
-        self._liveness = LivenessLocks(self._path.with_name(self._path.name + "-workers"))
-        self._lock = FileLock(self._path.with_name(self._path.name + "-lock"), busy_seconds)
+        self._liveness = LivenessLocks(Path(f"{real}-workers"))
+        self._lock = FileLock(self._lock_path, busy_seconds)
         self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
         self._writer = WriteThread(self._lock, partial(guarded, self._path))  # holds no reference to the store
         with self._writing:
@@ -153,7 +156,7 @@ class SqliteStore(SqlReads):
         if self._watcher is None:
             watch = FileWatcher(self._files, self._liveness, self._tell)
             self._watcher = CommitWatcher(
-                self._path.with_name(f"{self._path.name}-lock"),
+                self._lock_path,
                 self._files.commit_mark,
                 self._look,
                 self._poll_seconds,
