@@ -52,6 +52,38 @@ def test_the_loop_of_an_app_survives_what_its_callbacks_raise(app: App, what: st
     assert run.result(timeout=60) == "done"
 
 
+INTERRUPTED = """
+import asyncio, signal, threading
+from holdfast.client.portal import Portal
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+async def wait():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)  # it waits for this
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ends.append("cancelled")
+
+ends = []
+signal.signal(signal.SIGALRM, interrupt)
+portal = Portal("shop")
+try:
+    portal.run(wait())
+except KeyboardInterrupt:
+    ends.append("interrupted")
+for _ in range(3):
+    portal.run(asyncio.sleep(0))
+print(*sorted(ends))
+"""
+
+
+def test_a_call_whose_caller_was_interrupted_is_cancelled() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("cancelled interrupted\n", "")
+
+
 def test_calls_on_a_loop_that_has_died_raise_and_those_that_are_under_way_too() -> None:
     portal = Portal("shop")
     under_way = threading.Event()

@@ -60,9 +60,14 @@ class Portal:
                 coroutine.close()
                 raise LoopDied(str(self._error)) from self._error
             self._calls.add(call)
-            asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(lambda done: _copy(done, call))
+            running = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        running.add_done_callback(lambda done: _copy(done, call))
         try:
             return call.result()
+        except BaseException:
+            if not call.done():  # the caller was interrupted, and nothing hears of the result
+                running.cancel()
+            raise
         finally:
             self._calls.discard(call)
 
