@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -14,12 +15,13 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import App, RunHandle
+from holdfast import App, Config, RunHandle, StoreUnavailable
 from holdfast.clock import elapsed
 from holdfast.engine.lease import STOP_SHARE, Lease
 from holdfast.engine.lease_keeper import LeaseKeeper
 from holdfast.engine.worker import Worker
 from holdfast.store import Claims, Command, Store
+from holdfast.store.memory import MemoryStore
 from support.postgres import fresh_url
 from support.silence import SilentStore, SilentWire
 from support.stories import play, quick, until
@@ -256,3 +258,30 @@ def _second_acts_alone(url: str, start: Callable[[str], subprocess.Popen[str]]) 
     said, _ = first.communicate(timeout=60)
     assert said == "", "the first has not acted"
     app.close()
+
+
+def test_an_outage_of_the_store_is_logged_when_it_begins_every_minute_and_when_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class AwayStore(MemoryStore):
+        away = True
+
+        def commit_blocking(self, batch: Sequence[Command]) -> list[Any]:
+            if self.away:
+                raise StoreUnavailable("the disk is full: free some space")
+            return super().commit_blocking(batch)
+
+    async def story() -> None:
+        store, now = AwayStore(), [100.0]
+        worker = Worker(store, {}, Config(), children=App("shop").submission, name="w1")
+        keeper = LeaseKeeper(worker, store, Config(), steady=lambda: now[0])
+        for now[0] in (100.0, 130.0, 161.0):
+            keeper.renew()
+        store.away, now[0] = False, 165.0
+        for _ in range(2):
+            keeper.renew()
+
+    with caplog.at_level(logging.WARNING, "holdfast.worker"):
+        play(story())
+    began = "worker w1 cannot use its store, and tries again: the disk is full: free some space"
+    assert caplog.messages == [began, began, "worker w1 can use its store again, after 65 s"]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 5.0  # longest wait for the current beat
 NAMED_MAX = 10  # jobs named in one log line
+OUTAGE_LOG_SECONDS = 60.0  # between two log lines about a store that cannot be used
 GIVE_UP_SECONDS = 5.0  # longest wait for the store when all leases are given up
 
 _log = logging.getLogger("holdfast.worker")
@@ -64,10 +65,39 @@ class Heartbeat(threading.Thread):
         """Stop after the current beat."""
         self._ended.set()
 
+    @property
+    def is_ending(self) -> bool:
+        """Return whether it beats no more."""
+        return self._ended.is_set()
+
     def stop(self) -> None:
         """Stop, and wait for the current beat. Do not wait longer for a store that is silent."""
         self.end()
         self.join(STOP_SECONDS)
+
+
+class OutageLog:
+    """Logs that a worker cannot use its store: when it begins, every minute, and when it ends."""
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._began_at: float | None = None
+        self._logged_at = 0.0
+
+    def goes_on(self, error: StoreUnavailable, now: float) -> None:
+        """Note that the store could not be used."""
+        if self._began_at is None:
+            self._began_at = now
+        elif now - self._logged_at < OUTAGE_LOG_SECONDS:
+            return
+        self._logged_at = now
+        _log.warning("worker %s cannot use its store, and tries again: %s", self._worker, error)
+
+    def has_ended(self, now: float) -> None:
+        """Note that the store could be used."""
+        if self._began_at is not None:
+            _log.warning("worker %s can use its store again, after %.0f s", self._worker, now - self._began_at)
+            self._began_at = None
 
 
 class Renewal(NamedTuple):
@@ -98,6 +128,7 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._claim_sent_at = steady()
         self._given_up = False
+        self._outage = OutageLog(worker.name)
         every = config.lease_seconds / 3
         self._heartbeat = Heartbeat(self.renew, every)
         self.watchdog = Watchdog(worker.name, self.end_overdue, worker.stall_seconds, self._die, every_seconds=every)
@@ -128,12 +159,14 @@ class LeaseKeeper:
             return
         try:
             (leases,) = self._store.commit_blocking([renewal.command])
-        except StoreUnavailable:
-            return  # the watchdog ends leases that are not renewed in time
-        self.renewed(renewal, leases)
-        with contextlib.suppress(StoreUnavailable):
+            self.renewed(renewal, leases)
             # After the renewal, because a gate may need time to describe itself.
             self._store.commit_blocking([PutWorker(self._worker.card())])
+        except StoreUnavailable as error:  # the watchdog ends leases that are not renewed in time
+            if not self._heartbeat.is_ending:
+                self._outage.goes_on(error, self._steady())
+        else:
+            self._outage.has_ended(self._steady())
 
     def next_renewal(self) -> Renewal | None:
         """Return the renewal to send now, or None if the leases were given up."""
