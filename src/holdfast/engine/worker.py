@@ -118,8 +118,7 @@ class Worker:
         self._staying: dict[Attempt, None] = {}  # running attempts that may only wait, and give up slots on request
         self._suspended: dict[str, float] = {}  # jobs that were suspended just now, and when: the oldest first
         self._lost_attempts = LostAttempts(self._drop)
-        self._stopping = self._gone = self._at_once = False
-        self._has_loop = False  # whether `run` has begun
+        self._stopping = self._gone = self._at_once = self._has_loop = False
         self._patience: asyncio.Timeout | None = None  # while a stopping worker lets its jobs run
         self._on_death = on_death
         self._dead: LoopDied | None = None  # set once its loop has died
