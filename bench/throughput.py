@@ -188,6 +188,10 @@ def work(url: str, ready: Barrier, done: Barrier, told: Queue[float]) -> None:
     tune_gc()
 
     async def run() -> None:
+        warm = bench_app("memory:")  # so that every module is loaded: to compile them takes longer than many jobs
+        await warm.astart("steps")
+        await warm.worker().arun(until_idle=True)
+        await warm.aclose()
         app = bench_app(url)
         await app.store().now()
         await asyncio.to_thread(ready.wait)
