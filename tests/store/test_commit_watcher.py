@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.store import Submit
+from holdfast.store import Append, Claim, Submit
 from holdfast.store.sqlite.commit_watcher import BURST, FRUITLESS_MAX, LOOKS_MAX, CommitWatcher, Pace
 from holdfast.store.sqlite.store import SqliteStore
 
@@ -101,6 +101,37 @@ def test_a_commit_of_another_program_right_after_ones_own_is_noticed(
         assert told.wait()
     assert next(foreign, None) is None
     other.close()
+
+
+def test_a_commit_counts_although_the_file_cannot_be_asked_about_it(
+    stores: tuple[SqliteStore, SqliteStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cached row is that of the commit, so the next event of the job gets the next number."""
+    here, _ = stores
+    here.commit_blocking([submission("a")])
+    here.commit_blocking(
+        [Claim(worker="w", entries=frozenset({("shop", "greet")}), queues=None, limit=1, lease_seconds=60)]
+    )
+    files, refused = here._files, []
+    read_mark = files.commit_mark
+
+    def refuse(*_: object) -> int:
+        refused.append(1)
+        return apsw.SQLITE_DENY
+
+    def commit_mark() -> object:
+        here._write_connection.authorizer = refuse if not here._write_connection.in_transaction else None
+        return read_mark()
+
+    step = (("node_started", {"node": "s:0", "name": "s", "try": 1, "args": {}}),)
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "commit_mark", commit_mark)
+        (first,) = here.commit_blocking([Append("a", 1, step)])
+    here._write_connection.authorizer = None
+    (second,) = here.commit_blocking([Append("a", 1, step)])
+    assert refused
+    assert (first.version, second.version) == (3, 4)
+    assert [event.seq for event in asyncio.run(here.events("a"))] == [1, 2, 3, 4]
 
 
 def test_a_commit_is_heard_of_where_sqlite_keeps_no_log(tmp_path: Path) -> None:

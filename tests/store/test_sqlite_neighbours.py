@@ -21,6 +21,7 @@ import pytest
 
 from holdfast.errors import StoreReplaced, StoreUnavailable
 from holdfast.store import Submit
+from holdfast.store.sqlite.export import MovingSource
 from holdfast.store.sqlite.store import SqliteStore
 
 # A program that knows nothing of Holdfast: Python's own sqlite3, another SQLite than the one the store is built on.
@@ -394,6 +395,8 @@ def test_processes_that_use_links_to_the_file_share_its_locks(tmp_path: Path) ->
     here, there = SqliteStore(link), SqliteStore(path)
     here.hold_liveness_lock("w")
     assert asyncio.run(there.dead_workers()) == []
+    mover = MovingSource(str(link))
+    mover.close()
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith("link.db")] == ["link.db"]
     assert {file.name for file in path.parent.iterdir()} >= {"jobs.db-lock", "jobs.db-workers"}
     for store in (here, there):

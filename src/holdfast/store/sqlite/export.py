@@ -28,7 +28,7 @@ from holdfast.store.sql.columns import JOB_COLUMNS, LIMIT_COLUMNS, job_of, limit
 from holdfast.store.sql.event_rows import EVENT_COLUMNS
 from holdfast.store.sql.migrate import migrate
 from holdfast.store.sql.run_sql import OF_A_JOB
-from holdfast.store.sqlite.file_lock import BUSY_SECONDS, FileLock
+from holdfast.store.sqlite.file_lock import BUSY_SECONDS, FileLock, file_next_to
 from holdfast.store.sqlite.transaction import Transaction
 
 T = TypeVar("T")
@@ -97,8 +97,8 @@ class MovingSource:
         if not Path(path).is_file():
             raise StoreUnavailable(f"{path}: there is no such file to move")
         self._clock = clock or SystemClock()
-        self._lock = FileLock(Path(f"{path}-lock"))
-        self._movers = FileLock(Path(f"{path}-move"), None)
+        self._lock = FileLock(file_next_to(path, "-lock"))
+        self._movers = FileLock(file_next_to(path, "-move"), None)
         self._connection = apsw.Connection(path)
         self._connection.set_busy_timeout(round(BUSY_SECONDS * 1000))
         try:

@@ -43,6 +43,11 @@ LOOK_SECONDS = 0.05  # between two checks whether an ending thread waits for the
 _locks: weakref.WeakSet[FileLock] = weakref.WeakSet()  # of this process
 
 
+def file_next_to(database: Path | str, ending: str) -> Path:
+    """Return the path of a file next to a database. It is the same for processes that use the database by a link."""
+    return Path(os.path.realpath(database) + ending)
+
+
 class FileLock:
     """Holds one lock file open. One thread at a time may use it.
 

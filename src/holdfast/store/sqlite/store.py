@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +54,7 @@ from holdfast.store.sqlite.commit_watcher import CommitWatcher
 from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded
 from holdfast.store.sqlite.export import moved_note
-from holdfast.store.sqlite.file_lock import BUSY_SECONDS, CLOSED, FORKED, FileLock, WriteThread
+from holdfast.store.sqlite.file_lock import BUSY_SECONDS, CLOSED, FORKED, FileLock, WriteThread, file_next_to
 from holdfast.store.sqlite.file_watcher import FileWatcher
 from holdfast.store.sqlite.fork_guard import leak, open_stores
 from holdfast.store.sqlite.limits import state_of
@@ -97,8 +96,7 @@ class SqliteStore(SqlReads):
     ) -> None:
         super().__init__(READS)
         self._path = Path(path).absolute()  # the process may change its directory
-        real = os.path.realpath(self._path)  # processes that use it by other names must find the same files next to it
-        self._lock_path = Path(f"{real}-lock")
+        self._lock_path = file_next_to(self._path, "-lock")
         self._poll_seconds = poll_seconds
         self._busy_seconds = busy_seconds
         self._clock = clock or SystemClock()
@@ -118,7 +116,7 @@ class SqliteStore(SqlReads):
         self._connections: list[apsw.Connection] = []
         self._refusal: str | None = None  # why it cannot be used any more
         self._paused: list[threading.Lock] = []  # held by a fork that is under way
-        self._liveness = LivenessLocks(Path(f"{real}-workers"))
+        self._liveness = LivenessLocks(file_next_to(self._path, "-workers"))
         self._lock = FileLock(self._lock_path, busy_seconds)
         self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
         self._writer = WriteThread(self._lock, partial(guarded, self._path))  # holds no reference to the store
@@ -392,12 +390,18 @@ class SqliteStore(SqlReads):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        mark = self._files.commit_mark()
-        is_ours = connection.pragma("data_version") == self._rows_version  # or another program has committed since
-        self._own_mark = mark if is_ours else None
         self._remember(transaction.held())
+        self._own_mark = self._mark_of_own_commit(connection)
         self._files.check()  # only then the commit counts
         return answers, transaction
+
+    def _mark_of_own_commit(self, connection: apsw.Connection) -> object:
+        """Return the mark of the last commit; None if it may be that of another program, after our own."""
+        mark = self._files.commit_mark()
+        with contextlib.suppress(apsw.Error):  # our commit is on disk, whatever the file says now
+            if connection.pragma("data_version") == self._rows_version:
+                return mark
+        return None
 
     def _remember(self, touched: dict[str, Job | None]) -> None:
         """Cache the rows of running jobs: their holder writes again soon."""
