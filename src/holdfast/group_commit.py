@@ -18,9 +18,11 @@ attempt fails as well, so a stream has no holes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -34,6 +36,7 @@ _log = logging.getLogger("holdfast")
 # last result by three turns.
 GATHER_TURNS = 3
 LARGE_BYTES = 4096  # events from this size on are counted in `bytes_under_way`
+LOOK_SECONDS = 0.5  # until a thread that waits looks whether the one that commits was interrupted
 BATCH_MAX = 2000  # commands in one transaction: enough to share a commit well, few enough to keep the lock short
 
 Events = Sequence[tuple[str, Frozen]]  # frozen: later changes to a payload do not change what is written
@@ -231,88 +234,83 @@ class ThreadJournal:
     The first thread commits its own command itself, without a loop in between. Threads that come meanwhile wait. One of
     them commits all of theirs next.
 
-    A signal handler may write in the middle of a write of its own thread. It cannot wait for that, and commits alone.
+    A signal handler may interrupt a thread at any line, and write, or raise an error. So nothing here depends on code
+    that cleans up. A request is marked as taken before its commit: without an answer, that commit was interrupted. A
+    thread that was not woken looks for itself after `LOOK_SECONDS`.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = threading.Lock()
-        self._waiting: list[_ThreadRequest] = []
-        self._has_leader = False  # a thread that commits, or that was woken to do so
-        self._writing: set[int] = set()  # threads that write
+        self._committing = threading.RLock()  # a signal handler may write in the middle of a commit of its thread
+        self._waiting: deque[_ThreadRequest] = deque()
+        self._leader: int | None = None  # the thread that commits, or was woken to do so; a hint, the lock decides
 
     def write(self, command: Command) -> Any:
         """Run one command durably. Return its result or raise its refusal."""
-        thread = threading.get_ident()
-        if thread in self._writing:
-            request = _ThreadRequest(command)
-            (request.answer,) = self.store.commit_blocking([command])
-        else:
-            self._writing.add(thread)
-            try:
-                request = self._write_with_others(command)
-            finally:
-                self._writing.discard(thread)
+        request = _ThreadRequest(command, threading.get_ident())
+        try:
+            self._waiting.append(request)
+            if self._leader is None:
+                self._leader = request.thread
+            elif self._leader != request.thread:
+                request.woken.acquire(timeout=LOOK_SECONDS)
+            if request.answer is _NONE:
+                self._lead(request)
+        except BaseException:  # the thread was interrupted
+            with contextlib.suppress(ValueError):  # it was taken meanwhile
+                self._waiting.remove(request)
+            raise
+        if request.answer is _NONE:
+            raise _interrupted()
         if isinstance(request.answer, Exception):
             raise request.answer
         return request.answer
 
-    def _write_with_others(self, command: Command) -> _ThreadRequest:
-        request = _ThreadRequest(command)
-        with self._lock:
-            self._waiting.append(request)
-            request.leads, self._has_leader = not self._has_leader, True
-        if not request.leads:
-            try:
-                request.woken.wait()
-            except BaseException:  # the thread was interrupted
-                self._leave(request)
-                raise
-        if request.leads:
-            self._commit()
-        return request
+    def _lead(self, request: _ThreadRequest) -> None:
+        """Commit what waits, until this request is among it. Then let the first thread that came meanwhile do so."""
+        with self._committing:
+            while not request.taken:
+                self._commit()
+        self._leader = None
+        if self._waiting:  # a thread that came before the line above relies on being woken
+            with contextlib.suppress(IndexError):  # it was taken meanwhile
+                following = self._waiting[0]
+                self._leader = following.thread
+                following.wake()
 
     def _commit(self) -> None:
-        """Commit what waits. Then let the first thread that came meanwhile do the same."""
-        with self._lock:
-            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-        answers: Sequence[Any] = [_interrupted()] * len(batch)
+        batch: list[_ThreadRequest] = []
+        while self._waiting and len(batch) < BATCH_MAX:
+            batch.append(self._waiting.popleft())
+            batch[-1].taken = True
         try:
-            answers = self.store.commit_blocking([request.command for request in batch])
+            answers: Sequence[Any] = self.store.commit_blocking([request.command for request in batch])
         except Exception as error:  # every thread of the batch gets it
             answers = [error] * len(batch)
-        finally:
-            for request, answer in zip(batch, answers, strict=True):
-                request.answer = answer
-                request.woken.set()
-            with self._lock:
-                self._name_leader()
-
-    def _leave(self, request: _ThreadRequest) -> None:
-        """Drop a request that is not committed yet. A leader that leaves is replaced."""
-        with self._lock:
-            if request in self._waiting:
-                self._waiting.remove(request)
-                if request.leads:
-                    self._name_leader()
-
-    def _name_leader(self) -> None:
-        self._has_leader = bool(self._waiting)
-        if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].woken.set()
+        for request, answer in zip(batch, answers, strict=True):
+            request.answer = answer
+            request.wake()
 
 
 class _ThreadRequest:
     """A command of a thread. The thread is woken when the command has an answer, or when it is to commit."""
 
-    __slots__ = ("answer", "command", "leads", "woken")
+    __slots__ = ("answer", "command", "taken", "thread", "woken")
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, thread: int) -> None:
         self.command = command
-        self.woken = threading.Event()
-        self.leads = False
-        self.answer: Any = None
+        self.thread = thread
+        self.taken = False  # by a thread that commits it
+        self.answer: Any = _NONE
+        self.woken = threading.Lock()
+        self.woken.acquire()
+
+    def wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was woken before
+            self.woken.release()
+
+
+_NONE = object()  # no answer yet
 
 
 def _interrupted() -> StoreUnavailable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,21 +105,30 @@ def test_a_failed_commit_is_told_to_all_of_its_threads_and_the_next_one_works() 
 def test_a_thread_that_is_interrupted_leaves_nothing_behind() -> None:
     store = HeldStore()
     journal = ThreadJournal(store)
-    with ThreadPoolExecutor(8) as threads:
-        first = threads.submit(journal.write, submit(0))
-        assert store.entered.acquire(timeout=60)
-        interrupted = threads.submit(journal.write, submit(1))
+
+    def interrupt() -> None:
         waits(journal, 1)
-        (request,) = journal._waiting
-        last = threads.submit(journal.write, submit(2))
-        waits(journal, 2)
-        journal._leave(request)  # as a signal in that thread does
-        for _ in range(2):
-            store.go.release()
-        assert first.result(60).job == "job-000"
-        assert last.result(60).job == "job-002"
-        request.woken.set()
-        assert interrupted.result(60) is None
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def handle(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            first = threads.submit(journal.write, submit(0))
+            assert store.entered.acquire(timeout=60)
+            threads.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                journal.write(submit(1))
+            last = threads.submit(journal.write, submit(2))
+            waits(journal, 1)
+            for _ in range(2):
+                store.go.release()
+            assert first.result(60).job == "job-000"
+            assert last.result(60).job == "job-002"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert store.batches == [1, 1], "the interrupted command was not executed"
 
 
