@@ -79,10 +79,11 @@ def test_who_writes_without_a_ring_is_noticed_all_the_same(stores: tuple[SqliteS
     assert told.wait()
 
 
+@pytest.mark.parametrize("is_blocking", [True, False])
 def test_a_commit_of_another_program_right_after_ones_own_is_noticed(
-    stores: tuple[SqliteStore, SqliteStore], monkeypatch: pytest.MonkeyPatch
+    stores: tuple[SqliteStore, SqliteStore], monkeypatch: pytest.MonkeyPatch, *, is_blocking: bool
 ) -> None:
-    """It comes before the writer has read the mark of its own commit."""
+    """It comes before the thread that commits has read the mark of its own commit."""
     here, _ = stores
     told = Told()
     here.subscribe(told)
@@ -90,12 +91,12 @@ def test_a_commit_of_another_program_right_after_ones_own_is_noticed(
     read_mark, foreign = files.commit_mark, iter(["CREATE TABLE elsewhere (a)"])
 
     def commit_mark() -> object:
-        if threading.current_thread().name == "holdfast-writer" and not here._write_connection.in_transaction:
+        if threading.current_thread().name != "holdfast-ear" and not here._write_connection.in_transaction:
             other.execute(next(foreign, ""))
         return read_mark()
 
     monkeypatch.setattr(files, "commit_mark", commit_mark)
-    here.commit_blocking([submission("own")])
+    here.commit_blocking([submission("own")]) if is_blocking else asyncio.run(here.commit([submission("own")]))
     assert told.wait()
     while not here.change_count():
         assert told.wait()

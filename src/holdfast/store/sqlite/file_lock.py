@@ -84,7 +84,7 @@ class FileLock:
     def acquire(self) -> None:
         """Wait for the lock without limit."""
         if fcntl is not None:
-            fcntl.flock(self._opened(), fcntl.LOCK_EX)
+            fcntl.flock(self.descriptor(), fcntl.LOCK_EX)
 
     def release(self) -> None:
         """Release the lock."""
@@ -119,7 +119,8 @@ class FileLock:
             who, cure = f"process {holder} has held the lock", "try again, or end that process if it hangs"
         return StoreUnavailable(f"{self._path}: {who} for more than {self.wait_seconds:g} s: {cure}")
 
-    def _opened(self) -> int:
+    def descriptor(self) -> int:
+        """Return the descriptor of the file, which is opened when it is first needed."""
         if self._descriptor is None:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         return self._descriptor
@@ -128,7 +129,7 @@ class FileLock:
         if fcntl is None:  # pragma: no cover - not a POSIX system
             return True
         try:
-            fcntl.flock(self._opened(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

@@ -44,6 +44,7 @@ from holdfast.store.commands import EVERYTHING
 from holdfast.store.limits import QueueState
 from holdfast.store.rows import Job
 from holdfast.store.run_queries import marks_in
+from holdfast.store.signal_handlers import may_run_handlers
 from holdfast.store.sql.columns import LIMIT_COLUMNS, limits_of
 from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sql.migrate import migrate
@@ -54,7 +55,15 @@ from holdfast.store.sqlite.commit_watcher import CommitWatcher
 from holdfast.store.sqlite.database_files import DatabaseFiles, connect
 from holdfast.store.sqlite.error_text import guarded
 from holdfast.store.sqlite.export import moved_note
-from holdfast.store.sqlite.file_lock import BUSY_SECONDS, CLOSED, FORKED, FileLock, WriteThread, file_next_to
+from holdfast.store.sqlite.file_lock import (
+    BUSY_SECONDS,
+    CLOSED,
+    FORKED,
+    FileLock,
+    WriteThread,
+    fcntl,
+    file_next_to,
+)
 from holdfast.store.sqlite.file_watcher import FileWatcher
 from holdfast.store.sqlite.fork_guard import leak, open_stores
 from holdfast.store.sqlite.limits import state_of
@@ -80,6 +89,9 @@ READS = ReadSql(
 ROWS_MAX = 20_000  # cached rows
 POLL_SECONDS = 0.02
 LOCKS = 4  # that a fork takes
+NO_VERSION = -1  # of cached rows: the next transaction drops them
+
+Committed = tuple[list[Any], Transaction]  # the results of a batch, and the transaction that was committed
 
 
 class SqliteStore(SqlReads):
@@ -107,7 +119,7 @@ class SqliteStore(SqlReads):
         self._aside_connection: apsw.Connection | None = None
         self._aside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="holdfast-reader")  # no thread until used
         self._rows: dict[str, Job] = {}  # rows of running jobs; equal to those on disk while no other process writes
-        self._rows_version = -1
+        self._rows_version = NO_VERSION
         self._others = False  # whether another process has committed and no notice was sent yet
         self._own_mark: object = None  # the mark of the files after this store's last commit
         self._told_mark: object = object()  # and that of the last one of another process that was notified; none yet
@@ -117,7 +129,8 @@ class SqliteStore(SqlReads):
         self._refusal: str | None = None  # why it cannot be used any more
         self._paused: list[threading.Lock] = []  # held by a fork that is under way
         self._liveness = LivenessLocks(file_next_to(self._path, "-workers"))
-        self._lock = FileLock(self._lock_path, busy_seconds)
+        self._lock = FileLock(self._lock_path, busy_seconds)  # of the thread that writes
+        self._lock_here = FileLock(self._lock_path)  # of other threads, one at a time; the two exclude each other
         self._files = self._guard(lambda: DatabaseFiles.attach(self._path))
         self._writer = WriteThread(self._lock, partial(guarded, self._path))  # holds no reference to the store
         with self._writing:
@@ -143,10 +156,38 @@ class SqliteStore(SqlReads):
         self._files.hold()
 
     async def commit(self, batch: Sequence[c.Command]) -> list[Any]:
-        return await self._writer.arun(lambda: self._transact(batch), self._tell_of)
+        return await self._writer.arun(lambda: self._transact(batch), self._ring_and_tell)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        return self._writer.run(lambda: self._transact(batch), self._tell_of)
+        done = None if self._writing.locked() or may_run_handlers() else self._commit_here(batch)
+        if done is None:
+            return self._writer.run(lambda: self._transact(batch), self._ring_and_tell)
+        return self._tell_of(done)
+
+    def _commit_here(self, batch: Sequence[c.Command]) -> Committed | None:
+        """Commit in the calling thread; return None if it would have to wait for another thread, process or program.
+
+        To wake the thread that writes, and to be woken by it, takes as long as the commit. Ctrl-C may interrupt this
+        after any call. So the lock is taken and released by the system's function itself.
+        """
+        with self._writing:
+            if self._refusal is not None or fcntl is None:
+                return None
+            descriptor = self._lock_here.descriptor()
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                done = self._guard(lambda: self._transact_alone(batch, busy_seconds=0.0))
+                if done[1].change:
+                    self._lock_here.ring()
+            except BlockingIOError:
+                return None
+            except StoreUnavailable as error:
+                if isinstance(error.__cause__, apsw.BusyError):
+                    return None
+                raise
+            finally:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return done
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
         """Call `notice` after each commit of this process, and when another process has committed."""
@@ -236,6 +277,7 @@ class SqliteStore(SqlReads):
         if self._watcher is not None:
             self._watcher.stop()
         with self._writing:
+            self._lock_here.close()
             self._detach()
 
     def _detach(self) -> None:
@@ -332,7 +374,7 @@ class SqliteStore(SqlReads):
         if self._write_connection not in self._connections:
             self._write_connection = self._open_again()
             self._rows.clear()
-            self._rows_version = -1  # others may have written meanwhile
+            self._rows_version = NO_VERSION  # others may have written meanwhile
         return self._write_connection
 
     def _readable(self) -> apsw.Connection:
@@ -362,26 +404,36 @@ class SqliteStore(SqlReads):
         if note is not None:
             raise StoreUnavailable(f"{self._path}: {note}")
 
-    def _tell_of(self, done: tuple[list[Any], Transaction]) -> list[Any]:
-        """Notify of a commit, after the lock was released; return the caller's results."""
+    def _ring_and_tell(self, done: Committed) -> list[Any]:
+        """Notify other processes and this one of a commit, after the lock was released; return the results."""
+        if done[1].change:
+            self._lock.ring()
+        return self._tell_of(done)
+
+    def _tell_of(self, done: Committed) -> list[Any]:
+        """Notify this process of a commit; return the results."""
         answers, transaction = done
         if transaction.change:
-            self._lock.ring()
             self._tell(transaction.change)
         for worker in transaction.gone:
             self._liveness.leave(worker)
         return answers
 
-    def _transact(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
+    def _transact(self, batch: Sequence[c.Command]) -> Committed:
         with self._writing:
-            return self._guard(lambda: self._transact_alone(batch))
+            return self._guard(lambda: self._transact_alone(batch, self._busy_seconds))
 
-    def _transact_alone(self, batch: Sequence[c.Command]) -> tuple[list[Any], Transaction]:
+    def _transact_alone(self, batch: Sequence[c.Command], busy_seconds: float) -> Committed:
+        """Execute a batch in one transaction, under the locks.
+
+        An interrupt may come at any line. So the cached rows have no version until they equal those on disk again.
+        """
         connection = self._writable()
         self._files.check()  # else SQLite may move the log of another file into this one
-        connection.execute("BEGIN IMMEDIATE")
         try:
+            self._begin(connection, busy_seconds)
             self._see_others(connection)
+            version, self._rows_version = self._rows_version, NO_VERSION
             transaction = Transaction(connection, self._clock.now(), self._rows)
             answers = transaction.carry_out(batch)
             connection.execute("COMMIT")
@@ -391,9 +443,17 @@ class SqliteStore(SqlReads):
                 connection.execute("ROLLBACK")
             raise
         self._remember(transaction.held())
+        self._rows_version = version
         self._own_mark = self._mark_of_own_commit(connection)
         self._files.check()  # only then the commit counts
         return answers, transaction
+
+    def _begin(self, connection: apsw.Connection, busy_seconds: float) -> None:
+        if connection.in_transaction:  # the last one was interrupted twice
+            connection.execute("ROLLBACK")
+        connection.set_busy_timeout(round(busy_seconds * 1000))
+        connection.execute("BEGIN IMMEDIATE")
+        connection.set_busy_timeout(round(self._busy_seconds * 1000))
 
     def _mark_of_own_commit(self, connection: apsw.Connection) -> object:
         """Return the mark of the last commit; None if it may be that of another program, after our own."""

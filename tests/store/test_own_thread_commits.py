@@ -1,0 +1,229 @@
+"""Blocking commits in the caller's thread: only if nothing else is to be waited for, and safe under interrupts."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import App
+from holdfast.group_commit import ThreadJournal
+from holdfast.machines import check
+from holdfast.store import Append, Claim, Submit
+from holdfast.store.signal_handlers import may_run_handlers
+from holdfast.store.sqlite.store import SqliteStore
+from support.interrupts import interrupted_at
+
+STEP = (("node_started", {"node": "s:0", "name": "s", "try": 1, "args": {}}),)
+CLAIM = Claim(worker="w", entries=frozenset({("shop", "greet")}), queues=None, limit=1, lease_seconds=3600)
+
+
+class WhereStore(SqliteStore):
+    """A store that notes which threads execute its transactions."""
+
+    def __init__(self, path: Path, **more: Any) -> None:
+        self.threads: list[str] = []
+        self.before: Callable[[], object] = lambda: None  # is called before each transaction
+        super().__init__(path, **more)
+
+    def _transact_alone(self, *args: Any, **kwargs: Any) -> Any:
+        self.threads.append(threading.current_thread().name)
+        self.before()
+        return super()._transact_alone(*args, **kwargs)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[WhereStore]:
+    store = WhereStore(tmp_path / "jobs.db")
+    yield store
+    asyncio.run(store.close())
+
+
+def submit(name: str) -> Submit:
+    return Submit(job=name, plugin="shop", entry="greet", args={}, fingerprint="f")
+
+
+def jobs_of(store: SqliteStore) -> set[str]:
+    return {name for (name,) in store._write_connection.execute("SELECT id FROM jobs")}
+
+
+def test_a_commit_of_a_thread_needs_no_other_thread(store: WhereStore) -> None:
+    store.commit_blocking([submit("a")])
+    assert store.threads == [threading.current_thread().name]
+    assert jobs_of(store) == {"a"}
+
+
+def test_a_commit_of_a_loop_does_not_block_it(store: WhereStore) -> None:
+    asyncio.run(store.commit([submit("a")]))
+    assert store.threads == ["holdfast-writer"]
+
+
+def test_where_a_signal_handler_may_run_another_thread_commits(store: WhereStore) -> None:
+    """The handler may write or close the store, which would wait for the commit that it has interrupted."""
+    assert not may_run_handlers()
+    before = signal.signal(signal.SIGUSR1, lambda *_: store.commit_blocking([submit("handler")]))
+    try:
+        assert may_run_handlers()
+        store.commit_blocking([submit("a")])
+        signal.raise_signal(signal.SIGUSR1)
+        own = threading.Thread(target=lambda: store.commit_blocking([submit("b")]), name="own")  # handlers run in main
+        own.start()
+        own.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert store.threads == ["holdfast-writer", "holdfast-writer", "own"]
+    assert jobs_of(store) == {"a", "b", "handler"}
+
+
+def test_a_commit_waits_for_the_lock_of_another_process_in_the_thread_that_writes(store: WhereStore) -> None:
+    other, waits, acquire = os.open(store._lock_path, os.O_RDWR), threading.Event(), store._lock.acquire
+    fcntl.flock(other, fcntl.LOCK_EX)
+
+    def acquire_later() -> None:
+        waits.set()
+        acquire()
+
+    store._lock.acquire = acquire_later  # type: ignore[method-assign]
+    commit = threading.Thread(target=lambda: store.commit_blocking([submit("a")]))
+    commit.start()
+    assert waits.wait(60)
+    assert not store.threads
+    fcntl.flock(other, fcntl.LOCK_UN)
+    os.close(other)
+    commit.join()
+    assert store.threads == ["holdfast-writer"]
+    assert jobs_of(store) == {"a"}
+
+
+def test_a_commit_waits_for_another_program_in_the_thread_that_writes(store: WhereStore) -> None:
+    other = sqlite3.connect(store._path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    store.before = lambda: other.execute("ROLLBACK") if threading.current_thread().name == "holdfast-writer" else None
+    store.commit_blocking([submit("a")])
+    other.close()
+    assert store.threads == [threading.current_thread().name, "holdfast-writer"]
+    assert jobs_of(store) == {"a"}
+
+
+def test_a_closed_store_is_not_opened_again_by_a_commit(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+    asyncio.run(store.close())
+    with pytest.raises(Exception, match="this store is closed"):
+        store.commit_blocking([submit("a")])
+    assert not store._connections
+
+
+def free_of_locks(store: SqliteStore) -> bool:
+    """Return whether another process could write now."""
+    descriptor = os.open(store._lock_path, os.O_RDWR)
+    other = sqlite3.connect(store._path, isolation_level=None, timeout=0)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+        os.close(descriptor)
+    return not store._writing.locked()
+
+
+def test_an_interrupt_at_any_point_leaves_no_lock_and_no_wrong_row(store: WhereStore) -> None:
+    """Each event gets the next number, although a cached row may be that of a commit that was interrupted."""
+    store.commit_blocking([submit("a")])
+    store.commit_blocking([CLAIM])
+
+    def append() -> Any:
+        return store.commit_blocking([Append("a", 1, STEP)])
+
+    for point in count(1):
+        if not interrupted_at(point, append):
+            break
+        assert free_of_locks(store), point
+        (job,) = append()
+        assert job.version == len(asyncio.run(store.events("a"))), point
+    assert point > 300
+    assert set(store.threads) == {threading.current_thread().name}
+    assert check(asyncio.run(store.events("a"))) == []
+
+
+def test_an_interrupted_write_is_there_or_not_and_the_next_one_works(store: WhereStore) -> None:
+    journal = ThreadJournal(store)
+    names = iter(range(100_000))
+
+    def write() -> None:
+        journal.write(submit(f"job-{next(names):06}"))
+
+    for point in count(1):
+        if not interrupted_at(point, write):
+            break
+        write()
+        assert not journal._waiting, point
+        assert journal._leader is None, point
+    assert point > 300
+    assert check(asyncio.run(store.events("job-000000"))) == []
+
+
+def test_no_thread_waits_for_long_for_one_that_was_interrupted(store: WhereStore) -> None:
+    journal = ThreadJournal(store)
+    journal._leader = -1  # of a thread that was interrupted when it was to commit
+    journal.write(submit("a"))
+    assert jobs_of(store) == {"a"}
+
+
+INTERRUPTED = """
+import os, random, signal, sys, threading, time
+from holdfast import App
+app = App("shop", f"sqlite:///{sys.argv[1]}")
+@app.job
+async def greet() -> None: ...
+greet.start()
+acknowledged, stop = [], threading.Event()
+def interrupt() -> None:
+    while not stop.wait(random.uniform(0.0002, 0.003)):
+        os.kill(os.getpid(), signal.SIGINT)
+thread = threading.Thread(target=interrupt)
+interrupts = 0
+try:
+    thread.start()
+except KeyboardInterrupt:
+    pass
+while interrupts < 300:
+    try:
+        acknowledged.append(greet.start().id)
+    except KeyboardInterrupt:
+        interrupts += 1
+while thread.is_alive():
+    try:
+        stop.set()
+        thread.join()
+    except KeyboardInterrupt:
+        pass
+app.close()
+print(*acknowledged)
+"""
+
+
+def test_ctrl_c_loses_no_job_that_was_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    app = App("shop", f"sqlite:///{path}")
+    stored = {record.run_id for record in app.list(limit=10_000)}
+    acknowledged = set(done.stdout.split())
+    assert acknowledged
+    assert acknowledged <= stored
+    assert not app.verify()
+    app.close()

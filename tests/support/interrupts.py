@@ -1,0 +1,65 @@
+"""Interrupts of plain code at each point where Python could run a signal handler."""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import CodeType, FrameType
+from typing import Any
+
+CHECKS = ("CALL", "JUMP_BACKWARD")  # the instructions after which Python looks for signals, besides a function's start
+
+
+def interrupted_at(point: int, work: Callable[[], object]) -> bool:
+    """Run a function and raise KeyboardInterrupt at one of its points, from 1; return whether it came that far.
+
+    What the function does with the interrupt is its own affair; one that it lets through ends here.
+    """
+    tracer = _Tracer(point)
+    try:
+        tracer.run(work)
+    except KeyboardInterrupt:
+        assert tracer.has_raised
+    return tracer.has_raised
+
+
+class _Tracer:
+    def __init__(self, point: int) -> None:
+        self.seen = 0
+        self.has_raised = False
+        self._point = point
+        self._checks: dict[FrameType, bool] = {}  # whether the last instruction of a frame looks for signals
+
+    def run(self, work: Callable[[], object]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if self.has_raised or frame.f_code is _STOP:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "call" or (event == "opcode" and self._checks.get(frame)):
+            self._reach()
+        if event == "opcode":
+            self._checks[frame] = _instructions(frame.f_code)[frame.f_lasti].startswith(CHECKS)
+        return self._trace
+
+    def _reach(self) -> None:
+        self.seen += 1
+        if self.seen == self._point:
+            self.has_raised = True
+            raise KeyboardInterrupt
+
+
+@cache
+def _instructions(code: CodeType) -> dict[int, str]:
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
+
+
+_STOP = _Tracer.run.__code__
