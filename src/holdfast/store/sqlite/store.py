@@ -173,13 +173,14 @@ class SqliteStore(SqlReads):
         with self._writing:
             if self._refusal is not None or fcntl is None:
                 return None
-            descriptor = self._lock_here.descriptor()
+            try:
+                descriptor = self._lock_here.descriptor()
+            except OSError:
+                return None  # the thread that writes says why
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 done = self._guard(lambda: self._transact_alone(batch, busy_seconds=0.0))
-                if done[1].change:
-                    self._lock_here.ring()
-            except BlockingIOError:
+            except OSError:  # another has the lock
                 return None
             except StoreUnavailable as error:
                 if isinstance(error.__cause__, apsw.BusyError):
@@ -187,6 +188,8 @@ class SqliteStore(SqlReads):
                 raise
             finally:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
+            if done[1].change:
+                self._lock_here.ring()
         return done
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
