@@ -20,7 +20,7 @@ from multiprocessing.synchronize import Barrier
 
 import psycopg
 
-from holdfast.store.postgres.statements import Statements
+from holdfast.store.postgres.listener import NOTIFY
 from postgres_server import measured
 
 PROCESSES = (2, 8, 32)
@@ -32,7 +32,7 @@ DELAY_MICROSECONDS = 1000
 
 def commit(url: str, way: str, seconds: float, ready: Barrier, told: Queue[int]) -> None:
     """Commit one row at a time for so many seconds; tell how often."""
-    count, notify = 0, Statements("bench").notify.encode()
+    count = 0
     with psycopg.connect(url, autocommit=True, prepare_threshold=1) as connection:
         ready.wait()
         end = time.monotonic() + seconds
@@ -45,7 +45,7 @@ def commit(url: str, way: str, seconds: float, ready: Barrier, told: Queue[int])
                 connection.execute("COMMIT")
                 if way == "after":
                     pipeline.sync()
-                    connection.execute(notify, ("bench", "1"))
+                    connection.execute(NOTIFY, ("bench", "1"))
             count += 1
     told.put(count)
 

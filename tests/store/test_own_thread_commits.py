@@ -21,9 +21,11 @@ from holdfast import App
 from holdfast.group_commit import ThreadJournal
 from holdfast.machines import check
 from holdfast.store import Append, Claim, Submit
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.signal_handlers import may_run_handlers
 from holdfast.store.sqlite.store import SqliteStore
 from support.interrupts import interrupted_at
+from support.postgres import fresh_schema, server
 
 STEP = (("node_started", {"node": "s:0", "name": "s", "try": 1, "args": {}}),)
 CLAIM = Claim(worker="w", entries=frozenset({("shop", "greet")}), queues=None, limit=1, lease_seconds=3600)
@@ -179,6 +181,68 @@ def test_no_thread_waits_for_long_for_one_that_was_interrupted(store: WhereStore
     journal._leader = -1  # of a thread that was interrupted when it was to commit
     journal.write(submit("a"))
     assert jobs_of(store) == {"a"}
+
+
+class WherePostgres(PostgresStore):
+    """A store that notes which threads execute its transactions."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.threads: list[str] = []
+        super().__init__(*args, **kwargs)
+
+    def _commit_alone(self, batch: Any) -> Any:
+        self.threads.append(threading.current_thread().name.rpartition("_")[0] or threading.current_thread().name)
+        return super()._commit_alone(batch)
+
+
+@pytest.fixture
+def postgres() -> Iterator[WherePostgres]:
+    store = WherePostgres(server().url, fresh_schema())
+    yield store
+    asyncio.run(store.close())
+
+
+def test_postgres_commits_of_a_thread_need_no_other_thread(postgres: WherePostgres) -> None:
+    postgres.commit_blocking([submit("a")])
+    before = signal.signal(signal.SIGUSR1, lambda *_: postgres.commit_blocking([submit("handler")]))
+    try:
+        postgres.commit_blocking([submit("b")])
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    asyncio.run(postgres.commit([submit("c")]))
+    assert postgres.threads == [threading.current_thread().name, *["holdfast-writer"] * 3]
+    assert {row.id for row in asyncio.run(postgres.jobs())} == {"a", "b", "c", "handler"}
+
+
+def test_a_thread_commits_elsewhere_while_another_one_commits(postgres: WherePostgres) -> None:
+    with postgres._writing:
+        commit = threading.Thread(target=lambda: postgres.commit_blocking([submit("a")]))
+        commit.start()
+        while not postgres._writer._work_queue.qsize() and not postgres._writer._threads:  # until it has begun to wait
+            threading.Event().wait(0.001)
+        assert not postgres.threads
+    commit.join()
+    assert postgres.threads == ["holdfast-writer"]
+
+
+def test_postgres_an_interrupt_at_any_point_leaves_no_lock_and_no_wrong_row(postgres: WherePostgres) -> None:
+    """Every seventh point: most of them cost a new connection."""
+    postgres.commit_blocking([submit("a")])
+    postgres.commit_blocking([CLAIM])
+
+    def append() -> Any:
+        return postgres.commit_blocking([Append("a", 1, STEP)])
+
+    append()
+    for point in count(1, 7):
+        if not interrupted_at(point, append):
+            break
+        assert not postgres._writing.locked()
+        (job,) = append()
+        assert job.version == len(asyncio.run(postgres.events("a"))), point
+    assert point > 300
+    assert check(asyncio.run(postgres.events("a"))) == []
 
 
 INTERRUPTED = """

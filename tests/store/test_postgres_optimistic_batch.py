@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -28,6 +31,7 @@ from holdfast.store import (
 )
 from holdfast.store.limits import Limits
 from holdfast.store.postgres.clock_estimate import ClockEstimate
+from holdfast.store.postgres.listener import Listener
 from holdfast.store.postgres.optimistic_batch import OptimisticBatch, Refusals, is_simple
 from holdfast.store.postgres.store import PostgresStore
 from support.pooler import Pooler
@@ -618,22 +622,107 @@ def test_a_new_job_is_told_and_an_event_is_not() -> None:
     with_two(story, schema)
 
 
-def test_a_notice_is_sent_also_if_the_store_is_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def heard(connection: psycopg.Connection[Any]) -> list[str]:
+    """Return the flags of the next notice, or of none if there is none."""
+    return [notice.payload.partition(":")[0] for notice in connection.notifies(timeout=60, stop_after=1)]
+
+
+def listening(schema: str) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(server().url, autocommit=True)
+    connection.execute(f"LISTEN holdfast_{schema}".encode())
+    return connection
+
+
+def test_a_notice_is_sent_before_the_store_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = fresh_schema()
+    send, closing = Listener._send_notices, threading.Event()
+
+    def send_late(listener: Listener, connection: Any) -> None:
+        if listener._unsent:
+            assert closing.wait(60)
+        send(listener, connection)
+
+    async def story() -> None:
+        here = PostgresStore(server().url, schema)
+        await here.commit([submit("a")])
+        await until(lambda: is_sending(here))
+        monkeypatch.setattr(Listener, "_send_notices", send_late)
+        with listening(schema) as other:
+            await here.commit([submit("b")])
+            closed = asyncio.create_task(here.close())
+            await until(lambda: is_stopping(here))
+            closing.set()
+            await closed
+            assert heard(other) == ["3"]
+
+    async def is_stopping(store: PostgresStore) -> bool:
+        return store._listener._stopping.is_set()
+
+    play(story())
+
+
+def test_a_notice_is_sent_before_the_process_ends() -> None:
+    schema = fresh_schema()
+    code = """
+import sys
+from holdfast import App
+app = App("shop", sys.argv[1])
+@app.job
+async def greet() -> None: ...
+for _ in range(5):
+    greet.start()
+"""
+    url = f"{server().url}?schema={schema}"
+    with listening(schema) as other:
+        subprocess.run([sys.executable, "-c", code, url], check=True, timeout=120)
+        heard_of = "".join(notice.payload for notice in other.notifies(timeout=0))
+        assert "3:" in heard_of
+
+
+def test_commits_in_a_row_share_a_notice(trips: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    send, go = Listener._send_notices, threading.Event()
+    go.set()
+
+    def send_later(listener: Listener, connection: Any) -> None:
+        if listener._unsent:
+            assert go.wait(60)
+        send(listener, connection)
+
+    monkeypatch.setattr(Listener, "_send_notices", send_later)
+
+    async def story(here: PostgresStore, _: PostgresStore) -> None:
+        await here.commit([submit("first")])
+        await until(lambda: is_sending(here))
+        await asyncio.to_thread(here._listener.flush, 60)
+        go.clear()
+        trips.clear()
+        with listening(here._schema) as other:
+            for number in range(5):
+                await here.commit([submit(f"job-{number}")])
+            assert trips == [True] * 5
+            assert here._listener._unsent
+            go.set()
+            await asyncio.to_thread(here._listener.flush, 60)
+            assert heard(other) == ["3"]
+            assert list(other.notifies(timeout=0)) == []
+
+    with_two_in_still_time(story)
+
+
+async def is_sending(store: PostgresStore) -> bool:
+    return store._listener._is_sending
+
+
+def test_a_notice_is_sent_also_while_nothing_can_be_heard() -> None:
     schema = fresh_schema()
 
     async def story(here: PostgresStore, _: PostgresStore) -> None:
         await here.commit([submit("a")])
-        write = OptimisticBatch.write_if_current
-
-        def closing(batch: OptimisticBatch, connection: Any) -> bool:
-            here._writer.shutdown(wait=False)
-            return write(batch, connection)
-
-        monkeypatch.setattr(OptimisticBatch, "write_if_current", closing)
-        with psycopg.connect(server().url, autocommit=True) as other:
-            other.execute(f"LISTEN holdfast_{schema}".encode())
-            assert isinstance((await here.commit([submit("b")]))[0], Submitted)
-            assert [notice.payload.partition(":")[0] for notice in other.notifies(timeout=60, stop_after=1)] == ["3"]
+        await asyncio.to_thread(here._listener.flush, 60)
+        here._listener._is_sending = False  # as without a connection
+        with listening(schema) as other:
+            await here.commit([submit("b")])
+            assert heard(other) == ["3"]
 
     with_two(story, schema)
 
@@ -641,11 +730,15 @@ def test_a_notice_is_sent_also_if_the_store_is_being_closed(monkeypatch: pytest.
 def test_a_notice_that_fails_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(here: PostgresStore, there: PostgresStore) -> None:
         await here.commit([submit("a")])
-        monkeypatch.setattr(here._sql, "notify", "SELECT 1 / 0, %s::text, %s::text")
-        assert isinstance((await here.commit([submit("b")]))[0], Submitted)
+        for module in ("listener", "store"):
+            monkeypatch.setattr(f"holdfast.store.postgres.{module}.NOTIFY", "SELECT 1 / 0, %s::text, %s::text")
+        for name, is_sending in (("b", True), ("c", False)):
+            here._listener._is_sending = is_sending
+            assert isinstance((await here.commit([submit(name)]))[0], Submitted)
+            await asyncio.to_thread(here._listener.flush, 60)
         monkeypatch.undo()
-        assert isinstance((await here.commit([submit("c")]))[0], Submitted)
-        assert await versions(there, *"abc") == [1, 1, 1]
+        assert isinstance((await here.commit([submit("d")]))[0], Submitted)
+        assert await versions(there, *"abcd") == [1, 1, 1, 1]
 
     with_two(story)
 

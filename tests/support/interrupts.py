@@ -15,7 +15,9 @@ CHECKS = ("CALL", "JUMP_BACKWARD")  # the instructions after which Python looks 
 def interrupted_at(point: int, work: Callable[[], object]) -> bool:
     """Run a function and raise KeyboardInterrupt at one of its points, from 1; return whether it came that far.
 
-    What the function does with the interrupt is its own affair; one that it lets through ends here.
+    What the function does with the interrupt is its own affair; one that it lets through ends here. The interrupt comes
+    before the instruction that follows a call, and not at its end. So do not `return call()` inside `with`: there, this
+    would be after the end of the block.
     """
     tracer = _Tracer(point)
     try:

@@ -10,7 +10,7 @@ BEHIND_MAX = 0.002  # seconds that an estimate may be behind for that reason
 
 
 class ClockEstimate:
-    """The time that the server gave last, plus what has passed since; only the writing thread uses it.
+    """The time that the server gave last, plus what has passed since; used under the lock of the connection.
 
     The estimate is behind the server's clock, because the reply took time, and because it is slower. It is ahead only
     if a clock was set meanwhile. An old one is not used. It would give a job an earlier time than one that another

@@ -1,7 +1,9 @@
-"""The listener: receives NOTIFY of other processes' commits, and holds the session locks that show workers as alive.
+"""The listener: receives NOTIFY of other processes' commits, sends most of this process's, and holds session locks.
 
 It is a thread with its own connection. Notices are hints. While the connection is down none arrive; when it is back,
-all subscribers get one notice, and the session locks of this process's workers are taken again.
+all subscribers get one notice. It sends notices so that no commit waits for them. Those of many commits in a
+row share a transaction. The session locks show which workers of this process are alive. A new connection takes them
+again.
 
 A pooler gives no session to listen in. A lock would belong to another session, and its release would show a live worker
 as dead. Then the listener receives nothing and takes no lock; see `is_a_session`.
@@ -9,12 +11,14 @@ as dead. Then the listener receives nothing and takes no lock; see `is_a_session
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -28,6 +32,10 @@ from holdfast.store.postgres.schema import Connection, number_of
 EVERYTHING = EVENTS | WORK | ASKED | ROOM
 AGAIN_SECONDS = 0.2  # between tries to connect
 TURN_SECONDS = 0.5  # how long the thread sleeps without a notice
+EXIT_SECONDS = 1.0  # how long the end of the process waits until the last notice is sent
+NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"  # waits for no disk
+
+_listeners: weakref.WeakSet[Listener] = weakref.WeakSet()  # of this process
 
 
 def lock_key(schema: str, worker: str) -> int:
@@ -58,6 +66,10 @@ class Listener:
         self.locks: dict[str, int] = {}  # those that this connection has
         self._held: set[str] = set()  # those that are recorded in the worker's row
         self.connection: Connection | None = None  # the one that listens
+        self._unsent = 0  # change flags of a notice to be sent
+        self._is_sending = False  # whether the thread sends notices, or will in a moment
+        self._sent = threading.Event()  # whether there is none to be sent
+        self._sent.set()
         self._stopping = threading.Event()
         self._pipe, self._closed = threading.Lock(), False
         self._wake_read, self._wake_write = os.pipe()  # through which this process wakes the thread
@@ -67,6 +79,7 @@ class Listener:
 
     def start(self) -> None:
         """Start the thread."""
+        _listeners.add(self)
         self._thread.start()
 
     def stop(self) -> None:
@@ -92,6 +105,21 @@ class Listener:
             if not self._closed:  # else the number may be that of another file by now
                 os.write(self._wake_write, b"!")
 
+    def send(self, change: int) -> bool:
+        """Let the thread send a notice of a commit; return False if it cannot, because it has no connection."""
+        with self._pipe:
+            if not self._is_sending:
+                return False
+            self._unsent |= change
+            self._sent.clear()
+        self.wake()
+        return True
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all notices are sent, but not for longer."""
+        if self._thread.is_alive():  # it is not in a forked child
+            self._sent.wait(seconds)
+
     def message(self, change: int) -> tuple[str, str]:
         """Return the channel and the payload of a notice."""
         return self._channel, f"{change}:{self._me}"
@@ -112,9 +140,31 @@ class Listener:
                             break
                         connection.execute(f"LISTEN {self._channel}")
                     self._hear(EVERYTHING)  # earlier notices were lost
+                    self._is_sending = True
                     self._listen(connection)
+                    self._stop_sending(connection)
             except psycopg.Error:
+                self._stop_sending(None)
                 self._stopping.wait(AGAIN_SECONDS)
+
+    def _stop_sending(self, connection: Connection | None) -> None:
+        """Send what is left, if there is a connection. From here on the one that writes sends notices."""
+        with self._pipe:
+            self._is_sending = False
+        if connection is not None:
+            self._send_notices(connection)
+        self._sent.set()
+
+    def _send_notices(self, connection: Connection) -> None:
+        """Send one notice for all commits since the last. If the server refuses it, it is lost, and the others poll."""
+        with self._pipe:
+            change, self._unsent = self._unsent, 0
+        if change:
+            with contextlib.suppress(psycopg.Error), self._watched(connection):
+                connection.execute(NOTIFY, self.message(change))
+        with self._pipe:
+            if not self._unsent:
+                self._sent.set()
 
     def _listen(self, connection: Connection) -> None:
         waiting = select.poll()  # not select(): it fails in a process with many files
@@ -122,6 +172,7 @@ class Listener:
             waiting.register(descriptor, select.POLLIN)
         answered = time.monotonic()
         while not self._stopping.is_set():
+            self._send_notices(connection)
             for worker in self.workers - self._held:
                 with self._watched(connection):
                     self._lock(connection, worker)
@@ -155,3 +206,10 @@ class Listener:
     def _hear(self, change: int) -> None:
         self.heard += 1
         self._tell(change)
+
+
+@atexit.register
+def _flush_all() -> None:
+    """Send the notices of the last commits before the process ends."""
+    for listener in list(_listeners):
+        listener.flush(EXIT_SECONDS)

@@ -65,7 +65,7 @@ def _is_new_job(command: c.Command) -> bool:
 
 
 class Refusals:
-    """Refusals of optimistic batches in a row; only the writing thread uses it.
+    """Refusals of optimistic batches in a row; used under the lock of the connection.
 
     They may go on: the network takes longer than the estimated time may be behind, or a queue has a depth. Each costs a
     trip for nothing. So from the third in a row on, more and more batches are not tried.

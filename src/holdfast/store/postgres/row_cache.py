@@ -18,7 +18,7 @@ ROWS_MAX = 20_000
 
 
 class RowCache:
-    """The rows of running jobs, each with the transaction that wrote it; only the writing thread uses it."""
+    """The rows of running jobs, each with the transaction that wrote it; used under the lock of the connection."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[str, Job]] = {}

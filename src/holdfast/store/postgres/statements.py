@@ -81,7 +81,6 @@ class Statements:
             f"SELECT x.*, {schema}.clock(), pg_current_xact_id()::xid::text FROM"
             f" (SELECT id, xmin::text, head FROM {schema}.jobs WHERE id = ANY(%s) ORDER BY id FOR UPDATE) x"
         )
-        self.notify = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
         self.writer = "SELECT pg_current_xact_id_if_assigned()::xid::text"
         self.histories = f"SELECT {HISTORY_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"
         self.streams = f"SELECT {EVENT_READ} FROM {schema}.events WHERE job = ANY(%s) ORDER BY job, seq"

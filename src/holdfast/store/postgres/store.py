@@ -1,7 +1,8 @@
 """The PostgreSQL store: jobs for workers on any number of hosts, which share only the database.
 
-Acknowledged means committed by the server, with its own `synchronous_commit`. One thread with one connection does all
-writes of a process, a whole batch in one transaction at READ COMMITTED. It locks the rows first, then reads the time,
+Acknowledged means committed by the server, with its own `synchronous_commit`. All writes of a process go through one
+connection, a whole batch in one transaction at READ COMMITTED. A thread of its own writes for loops. A blocking call
+writes in its caller's thread, if no other thread is writing. A transaction locks the rows first, then reads the time,
 which is the server's. The commonest batches are decided before that, and checked under the locks (`optimistic_batch`).
 Reads have their own connection; a third one listens. Only listening depends on the state of a session, so the other two
 may use a pooler in transaction mode.
@@ -17,8 +18,9 @@ What can fail:
 - Two transactions conflict (a deadlock, a key that both create): the batch is executed again, a little later each time.
 - The database cannot store a value (a name with a NUL, or too long for an index), and the batch fails. It is executed
   again command by command, and only the command with the value is refused.
+- A call is interrupted (Ctrl-C): the next one opens a new connection.
 - A notice is lost: a waiting process polls at least every `floor_seconds`. A notice follows its commit in a transaction
-  of its own that waits for no disk. The server lets one notifying transaction at a time commit, in the whole cluster.
+  of its own that waits for no disk, most often on the connection of the listener. The server lets one notifying transaction at a time commit, in the whole cluster.
   With the notice inside, commits of many processes would follow one another, each with its own flush.
 """
 
@@ -57,7 +59,7 @@ from holdfast.store.postgres.connection import (
     rollback_or_close,
     silence,
 )
-from holdfast.store.postgres.listener import Listener, lock_key
+from holdfast.store.postgres.listener import NOTIFY, Listener, lock_key
 from holdfast.store.postgres.optimistic_batch import OptimisticBatch, Refusals, has_new_job, is_simple
 from holdfast.store.postgres.row_cache import RowCache
 from holdfast.store.postgres.schema import Connection, migrate, require
@@ -65,6 +67,7 @@ from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction, by_queue
 from holdfast.store.request_keys import without_keys
 from holdfast.store.run_queries import marks_in
+from holdfast.store.signal_handlers import may_run_handlers
 from holdfast.store.sql.columns import limits_of
 from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sql.migrate import quoted
@@ -135,6 +138,9 @@ class PostgresStore(SqlReads):
         self._committing = False  # whether COMMIT was sent and not answered yet
         self._commit_reply: psycopg.Cursor[Any] | None = None  # of the last COMMIT that was sent
         self._closing = threading.Lock()
+        self._writing = threading.Lock()  # while the connection that writes is used, or closed for good
+        self._is_interrupted = False  # whether a commit is under way or was interrupted; then nothing is known of it
+        self._is_shut = False
         try:
             self._write_connection = self._guard(self._connect)
             prepare = migrate if migrating else require
@@ -148,16 +154,32 @@ class PostgresStore(SqlReads):
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
+        answers = None if self._writing.locked() or may_run_handlers() else self._commit_here(batch)
+        if answers is None:
+            answers = self._commit_in_writer(batch)
+        if any(isinstance(command, c.PutWorker) for command in batch):
+            self._listener.wake()  # record the lock of a worker that has just reported
+        return answers
+
+    def _commit_in_writer(self, batch: Sequence[c.Command]) -> list[Any]:
         future = self._writer.submit(self._commit, batch)
         try:
-            answers = future.result(2 * self._watch.seconds)  # one call that is under way, and then this one
+            return future.result(2 * self._watch.seconds)  # one call that is under way, and then this one
         except TimeoutError as error:
             if future.done():
                 raise
             future.cancel()
             raise StoreUnavailable(silence(self._watch.seconds)) from error
-        if any(isinstance(command, c.PutWorker) for command in batch):
-            self._listener.wake()  # record the lock of a worker that has just reported
+
+    def _commit_here(self, batch: Sequence[c.Command]) -> list[Any] | None:
+        """Commit in the calling thread, because no other does, and to wake one takes long; None: the store is closed.
+
+        Ctrl-C may interrupt this at any line. The next commit then begins with a new connection.
+        """
+        answers = None
+        with self._writing:
+            if not self._is_shut:
+                answers = self._commit_alone(batch)
         return answers
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
@@ -283,10 +305,22 @@ class PostgresStore(SqlReads):
         return self._read_connection
 
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
+        with self._writing:
+            return self._commit_alone(batch)
+
+    def _commit_alone(self, batch: Sequence[c.Command]) -> list[Any]:
+        if self._is_interrupted and self._write_connection is not None:
+            self._write_connection.close()
+        self._is_interrupted = True  # until this has ended
         try:
             answers, change = self._guard(lambda: self._persist(batch))
         except _NotStorable as refusal:
+            self._is_interrupted = False
             return self._one_by_one(batch, refusal)
+        except Exception:
+            self._is_interrupted = False
+            raise
+        self._is_interrupted = False
         if change:
             self._tell(change)
         return answers
@@ -294,7 +328,7 @@ class PostgresStore(SqlReads):
     def _one_by_one(self, batch: Sequence[c.Command], why: Exception) -> list[Any]:
         """Execute a batch command by command, and refuse only the one with a value that cannot be stored."""
         if len(batch) > 1:
-            return [answer for command in batch for answer in self._commit([command])]
+            return [answer for command in batch for answer in self._commit_alone([command])]
         what = type(unwrapped(without_keys(batch))[0]).__name__.lower()
         return [InvalidArguments(what, f"the database cannot store it: {one_line(why)}")]
 
@@ -349,23 +383,14 @@ class PostgresStore(SqlReads):
         self._clock.read(optimistic.now)
         self._row_cache.remember(optimistic.held(), optimistic.rewritten, optimistic.writer or "")
         if _is_told(optimistic):
-            self._notify_later(optimistic.change)
+            self._notify(connection, optimistic.change)
         return answers, optimistic.change
 
-    def _notify_later(self, change: int) -> None:
-        """Let the writing thread send a notice after it has answered the caller, who need not wait for it."""
-        try:
-            self._writer.submit(self._notify, change)
-        except RuntimeError:  # the store is being closed
-            self._notify(change)
-
-    def _notify(self, change: int) -> None:
-        """Send a notice of a commit. If it fails, it is lost, and the others poll."""
-        connection, deadline = self._write_connection, self._watch.deadline()
-        if connection is None or connection.closed:
-            return
-        with contextlib.suppress(psycopg.Error), self._watch.over(connection, deadline), rollback_on_error(connection):
-            connection.execute(self._sql.notify, self._listener.message(change))
+    def _notify(self, connection: Connection, change: int) -> None:
+        """Send a notice of a commit: by the listener, if it can. If this fails, it is lost, and the others poll."""
+        if not self._listener.send(change):
+            with contextlib.suppress(psycopg.Error), rollback_on_error(connection):
+                connection.execute(NOTIFY, self._listener.message(change))
 
     def _transact(
         self, connection: Connection, batch: Sequence[c.Command], seconds: float, *, looking_first: bool
@@ -386,7 +411,7 @@ class PostgresStore(SqlReads):
             notice = self._listener.message(transaction.change)
             self._commit_reply = connection.execute("COMMIT")
             if _is_told(transaction):
-                connection.execute(self._sql.notify, notice)  # begins another transaction
+                connection.execute(NOTIFY, notice)  # begins another transaction
         writer = transaction.writer or ""
         if unknown is not None:
             writer = str(unknown.fetchone()[0])
@@ -461,11 +486,13 @@ class PostgresStore(SqlReads):
     def _shut(self) -> None:
         with self._closing:
             self._listener.stop()
+            self._is_shut = True
             for pool in (self._writer, self._reader):
                 pool.shutdown()
-            for connection in (self._write_connection, self._read_connection):
-                if connection is not None:
-                    connection.close()
+            with self._writing:
+                for connection in (self._write_connection, self._read_connection):
+                    if connection is not None:
+                        connection.close()
             self._watch.stop()
 
 

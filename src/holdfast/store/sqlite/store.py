@@ -1,10 +1,11 @@
 """The SQLite store: jobs in one file, for one or many processes of one host.
 
-Acknowledged means on disk: WAL with synchronous=FULL, and `commit` returns after the COMMIT. One thread with one
-connection does all writes of a process, a whole batch in one transaction. It takes a lock file before each transaction,
-because SQLite's own wait is a sleep: it is not fair, and a process could starve for seconds. Reads have their own
-connection and never wait for a writer. Reads that can be long have another one, and a thread, so that a loop is never
-held by them. Other programs may read, write and copy the file meanwhile.
+Acknowledged means on disk: WAL with synchronous=FULL, and `commit` returns after the COMMIT. All writes of a process go
+through one connection, a whole batch in one transaction. A thread of its own writes for loops, and for callers that
+would have to wait; else a blocking call writes in its caller's thread. A transaction takes a lock file first, because
+SQLite's own wait is a sleep: it is not fair, and a process could starve for seconds. Reads have their own connection
+and never wait for a writer. Reads that can be long have another one, and a thread, so that a loop is never held by
+them. Other programs may read, write and copy the file meanwhile.
 
 What can fail:
 
