@@ -20,8 +20,9 @@ What can fail:
   again command by command, and only the command with the value is refused.
 - A call is interrupted (Ctrl-C): the next one opens a new connection.
 - A notice is lost: a waiting process polls at least every `floor_seconds`. A notice follows its commit in a transaction
-  of its own that waits for no disk, most often on the connection of the listener. The server lets one notifying transaction at a time commit, in the whole cluster.
-  With the notice inside, commits of many processes would follow one another, each with its own flush.
+  of its own that waits for no disk, most often on the connection of the listener. The server lets one notifying
+  transaction at a time commit, in the whole cluster. With the notice inside, commits of many processes would follow one
+  another, each with its own flush.
 """
 
 from __future__ import annotations
