@@ -8,6 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from holdfast.machines import JobState
 from holdfast.machines.event import Frozen, freeze_plain
 from holdfast.store import Command, ReleaseLeases
 from holdfast.store.memory import MemoryStore
+from support.interrupts import interrupted_at
 from support.postgres import fresh_url
 from support.stories import beating, play, quick, until
 
@@ -82,6 +86,37 @@ print(*sorted(ends))
 def test_a_call_whose_caller_was_interrupted_is_cancelled() -> None:
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("cancelled interrupted\n", "")
+
+
+def test_a_call_that_is_interrupted_before_it_waits_leaves_nothing_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = []
+
+    class Waiting(Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            waited.append(timeout)
+            self.cancel()  # the tracer was asked for a later point
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    async def left() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    portal = Portal("shop")
+    for point in count(1):
+        coroutine = wait()
+        with monkeypatch.context() as patched:
+            patched.setattr("holdfast.client.portal.Future", Waiting)
+            interrupted_at(point, partial(portal.run, coroutine))
+        for _ in range(3):  # the loop begins the call, cancels it, and ends it
+            portal.run(asyncio.sleep(0))
+        assert portal.run(left()) == 0, point
+        assert not portal._calls
+        coroutine.close()  # the call was perhaps interrupted before it began
+        if waited:
+            break
+    assert point > 10
+    portal.stop()
 
 
 def test_calls_on_a_loop_that_has_died_raise_and_those_that_are_under_way_too() -> None:

@@ -11,10 +11,12 @@ What can fail:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.errors import LoopDied
@@ -39,7 +41,7 @@ class Portal:
         self._name = name
         self._ending = False
         self._error: LoopDied | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may call in the middle of a call
         self._calls: set[Future[Any]] = set()  # futures that callers wait for
         self._thread = threading.Thread(target=self._serve, name=f"holdfast-{name}", daemon=True)
         self._thread.start()
@@ -55,18 +57,26 @@ class Portal:
             coroutine.close()
             raise RuntimeError("a blocking call on the app's own event loop would wait for itself: use the async form")
         call: Future[T] = Future()
-        with self._lock:
-            if self._error is not None:
+
+        def begin() -> None:
+            if call.done():  # the caller was interrupted before this
                 coroutine.close()
-                raise LoopDied(str(self._error)) from self._error
-            self._calls.add(call)
-            running = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        running.add_done_callback(lambda done: _copy(done, call))
+                return
+            task = self.loop.create_task(coroutine)
+            task.add_done_callback(partial(_copy, call))
+            call.add_done_callback(partial(_cancel_left, self.loop, task))
+
         try:
+            with self._lock:
+                self._calls.add(call)
+                if self._error is None:
+                    self.loop.call_soon_threadsafe(begin)
+                else:
+                    coroutine.close()
+                    call.set_exception(LoopDied(str(self._error)))
             return call.result()
         except BaseException:
-            if not call.done():  # the caller was interrupted, and nothing hears of the result
-                running.cancel()
+            call.cancel()  # if the caller was interrupted: nothing hears of the result
             raise
         finally:
             self._calls.discard(call)
@@ -119,14 +129,23 @@ class Portal:
                 )
 
 
-def _copy(done: Future[T], call: Future[T]) -> None:
+def _copy(call: Future[T], task: asyncio.Task[T]) -> None:
     """Pass the outcome of a coroutine to the caller's future, unless `die` has already completed it."""
     if call.done():
+        if not task.cancelled():
+            task.exception()  # nothing hears of it
         return
-    if done.cancelled():
+    if task.cancelled():
         call.cancel()
         call.set_running_or_notify_cancel()
-    elif (error := done.exception()) is not None:
+    elif (error := task.exception()) is not None:
         call.set_exception(error)
     else:
-        call.set_result(done.result())
+        call.set_result(task.result())
+
+
+def _cancel_left(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T], call: Future[T]) -> None:
+    """Cancel a coroutine whose caller no longer waits."""
+    if call.cancelled():
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(task.cancel)
