@@ -280,7 +280,7 @@ class Signature:
     def _to_own(self, value: Any, record: Callable[[Any], tuple[Any, bytes]]) -> tuple[Any, bytes]:
         """Return a value as JSON holds it. Only code may refer to secrets."""
         encoded, written = record(value)
-        if _SECRET in written:
+        if written.find(_SECRET) >= 0:  # faster than `in`, which tries a number first
             self._recorder.refuse_raw(value)  # it could contain a reference that is not checked
             self._vault.refuse_foreign(value)
         return encoded, written
@@ -372,7 +372,7 @@ def user_key(what: str, key: Any) -> str:
 def fingerprint(encoded: Any) -> str:
     """Return a hash of JSON values that does not depend on the order of keys."""
     written = canonical(encoded)
-    if _SECRET in written:  # ciphertext differs each time
+    if written.find(_SECRET) >= 0:  # as above; ciphertext differs each time
         written = canonical(identity(encoded))
     return hashlib.sha256(written).hexdigest()[:32]
 

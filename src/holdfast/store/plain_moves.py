@@ -58,7 +58,8 @@ def completed(job: Job, payload: Frozen, attempt: int, now: float) -> Decision |
     course = job.course
     if job.state is not JobState.RUNNING or course.status is not RunStatus.RUNNING or _is_unusual(job):
         return None
-    if job.parent is not None or _CONTINUED in payload.text or _PRODUCED in payload.text:
+    # `find` is faster than `in`, which tries a number first.
+    if job.parent is not None or payload.text.find(_CONTINUED) >= 0 or payload.text.find(_PRODUCED) >= 0:
         return None
     seq = job.version + 1
     event = seal_frozen(job.id, seq, job.head, _COMPLETED, payload, at=now, attempt=attempt)
