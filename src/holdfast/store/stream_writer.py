@@ -6,7 +6,6 @@ It seals every event and passes it to a strict reader first, so it cannot produc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -29,8 +28,7 @@ _VOUCHED = frozenset(event.value for event in (*JobEvent, *HistoryEvent)) - {Job
 _thaw = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-@dataclass(slots=True)
-class Decision:
+class Decision(msgspec.Struct):
     """The writes of one command, and its result.
 
     `payloads` holds the payload of each event, as the JSON text that is stored. An event has its own payload only where
@@ -38,8 +36,8 @@ class Decision:
     """
 
     job: Job
-    events: list[Event] = field(default_factory=list)
-    payloads: list[bytes] = field(default_factory=list)
+    events: list[Event] = []
+    payloads: list[bytes] = []
     kept: tuple[Signal, ...] = ()
     used: tuple[Signal, ...] = ()
     follow: tuple[c.SendSignal | c.Pause, ...] = ()

@@ -587,7 +587,8 @@ class Batch(SignalTable, ScheduleTable):
         self.jobs[job.id] = job
         if decision.span is not None:
             self._sealed.append(decision.span)
-        self._sealed += zip(decision.events, decision.payloads, strict=True)
+        if decision.events:
+            self._sealed += zip(decision.events, decision.payloads, strict=True)
         self.change |= decision.change
         if decision.grew_only and not decision.used:
             return decision.answer
