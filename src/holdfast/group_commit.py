@@ -111,7 +111,9 @@ class Journal:
         if not writer.gathered:
             self._put(writer)
         writer.gathered += events
-        self.bytes_under_way += _large_bytes(events)
+        for _, frozen in events:
+            if len(frozen.text) >= LARGE_BYTES:
+                self.bytes_under_way += len(frozen.text)
 
     async def parent_of(self, job: str) -> str | None:
         """Return the id of the job that started this one as a child; None if no job did, or this one was removed."""

@@ -27,7 +27,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
@@ -124,6 +124,7 @@ class Attempt:
         created = claimed.events[0].payload
         self._args: dict[str, Any] = created.get("args") or {}
         self.budget_limits = created.get("budget")
+        self.budgeted = self.budget_limits is not None  # whether the run has a budget
         self.held_by: dict[str, str] = {}  # call → name of the gate it waits for
         self._function = function
         self.threads = threads
@@ -612,8 +613,7 @@ class Attempt:
 
     def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         token = object()
-        awaited = partial(self.code.awaited, token)
-        return self.code.tracked(token, call.name, self.calls.call(call, args, kwargs, awaited))
+        return self.code.tracked(token, call.name, self.calls.call(call, args, kwargs, token))
 
     def wait(
         self, key: str, timeout: float | None, wait_type: str, form: Form | None = None
@@ -775,11 +775,6 @@ class Attempt:
         """Wait until every export so far is written, or the attempt is lost by it."""
         if self.reported:
             await self.reports.exports_written()
-
-    @property
-    def budgeted(self) -> bool:
-        """Return whether the run has a budget."""
-        return self.budget_limits is not None
 
     @property
     def spends(self) -> bool:

@@ -459,13 +459,11 @@ class JobCode:
             if handed is not None:
                 return handed
         self.live = self.live or not self.loop.may_move
-        delayed: list[Pending] = []
-        while self._held and not self._closed:
-            self._start_held(delayed)
-        self._held, self._delays = delayed, bool(delayed)
+        if self._held:
+            self._start_all_held()
         if self._closed:
             return False
-        if self.loop.hand_over():
+        if self.loop.completed and self.loop.hand_over():
             return True
         while self._late:
             pending = self._late.popleft()
@@ -593,6 +591,13 @@ class JobCode:
         if not pending.future.done():
             pending.future.set_result(outcome)
         return True
+
+    def _start_all_held(self) -> None:
+        """Start the held calls, and those that the code makes meanwhile, but not those that do not fit yet."""
+        delayed: list[Pending] = []
+        while self._held and not self._closed:
+            self._start_held(delayed)
+        self._held, self._delays = delayed, bool(delayed)
 
     def _start_held(self, delayed: list[Pending]) -> None:
         """Start the held calls. One that does not fit waits in `delayed` while a thread of the code may make others."""

@@ -90,15 +90,13 @@ class Calls:
         self._errors: dict[str, Exception] = {}  # the error of the last try of a call that has a gate
         self._closed_gates: dict[str, str] = {}  # call → name of the gate that was closed for it
 
-    async def call(
-        self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], awaited: Callable[[], None]
-    ) -> Any:
+    async def call(self, call: Call[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], token: object) -> Any:
         """Wait for the outcome of a call. It runs in the job's code, and reports first that it is awaited.
 
         One coroutine instead of one for each part: every outcome passes through all that wait for it.
         """
         attempt = self._attempt
-        awaited()
+        attempt.code.awaited(token)
         if not attempt.goes_on():
             await attempt.refuse()
         arguments = call.signature.encode(args, kwargs, attempt.config.payload_bytes_max)
@@ -199,7 +197,7 @@ class Calls:
                 await attempt.durable()
             if attempt.pausing:
                 await attempt.waits.pause()
-            effect = attempt.outcomes.take_effect(node)
+            effect = attempt.outcomes.take_effect(node) if attempt.outcomes.stored_apart else None
             if effect is not None:
                 end = await self._catch_up(call, node, arguments, effect)
         while end is None:
@@ -217,7 +215,7 @@ class Calls:
         """Return the end of a call whose effect was kept and whose events were not. It is not called again (E3)."""
         attempt = self._attempt
         if not attempt.replay.tries[node]:  # a step's declaration does not wait for the disk, and was lost
-            self._declare(call, node, arguments)
+            attempt.record(self.declaration(call, node, arguments))
         attempt.replay.in_doubt.pop(node, None)
         content = msgspec.json.encode(effect.result)
         large = content if len(content) > attempt.config.payload_bytes_max else None
@@ -242,17 +240,14 @@ class Calls:
         confirm = partial(outcomes.confirm, node, number, *evidence)
         return _End(Success(value), events, confirm, partial(outcomes.late, node, number, *evidence))
 
-    def _declare(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> None:
-        self._attempt.record(self.declaration(call, node, arguments))
-
     def declaration(self, call: Call[..., Any], node: str, arguments: dict[str, Any]) -> Written:
         """Return the event for the next try of a call."""
         attempt = self._attempt
-        attempt.replay.tries[node] += 1
+        number = attempt.replay.tries[node] = attempt.replay.tries[node] + 1
         kind = TOOL_STARTED if call.tool else NODE_STARTED
         at = place.get()  # in a plan, results of other nodes are referenced, not copied
         recorded = arguments if at is None else at.arguments
-        payload = {"node": node, "name": call.name, "try": attempt.replay.tries[node], "args": recorded}
+        payload = {"node": node, "name": call.name, "try": number, "args": recorded}
         self._declared.add(node)
         return kind, payload
 
@@ -295,7 +290,7 @@ class Calls:
         """
         attempt = self._attempt
         if ran is None:
-            self._declare(call, node, arguments)
+            attempt.record(self.declaration(call, node, arguments))
             if call.tool:
                 await attempt.durable()  # declaration before action (E4)
         try:
@@ -475,7 +470,9 @@ class Calls:
         if node in attempt.replay.undeclared:
             attempt.replay.undeclared.discard(node)
             if answer.get("answer") != "not_done":
-                self._declare(call, node, arguments)  # its end needs a declaration: the last try was cut off
+                attempt.record(
+                    self.declaration(call, node, arguments)
+                )  # its end needs a declaration: the last try was cut off
         match answer.get("answer"):
             case "done":
                 value, content = self.encoded(call, answer.get("result"))
