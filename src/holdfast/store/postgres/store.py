@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -142,6 +143,7 @@ class PostgresStore(SqlReads):
         self._writing = threading.Lock()  # while the connection that writes is used, or closed for good
         self._is_interrupted = False  # whether a commit is under way or was interrupted; then nothing is known of it
         self._is_shut = False
+        self._process = os.getpid()  # a forked child must not use the connection
         try:
             self._write_connection = self._guard(self._connect)
             prepare = migrate if migrating else require
@@ -173,13 +175,13 @@ class PostgresStore(SqlReads):
             raise StoreUnavailable(silence(self._watch.seconds)) from error
 
     def _commit_here(self, batch: Sequence[c.Command]) -> list[Any] | None:
-        """Commit in the calling thread, because no other does, and to wake one takes long; None: the store is closed.
+        """Commit in the calling thread, because no other does, and to wake one takes long; None: the thread will refuse.
 
         Ctrl-C may interrupt this at any line. The next commit then begins with a new connection.
         """
         answers = None
         with self._writing:
-            if not self._is_shut:
+            if not self._is_shut and os.getpid() == self._process:
                 answers = self._commit_alone(batch)
         return answers
 
