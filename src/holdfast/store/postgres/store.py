@@ -175,7 +175,7 @@ class PostgresStore(SqlReads):
             raise StoreUnavailable(silence(self._watch.seconds)) from error
 
     def _commit_here(self, batch: Sequence[c.Command]) -> list[Any] | None:
-        """Commit in the calling thread, because no other does, and to wake one takes long; None: the thread will refuse.
+        """Commit in the calling thread, because to wake another one takes long; return None if that one has to refuse.
 
         Ctrl-C may interrupt this at any line. The next commit then begins with a new connection.
         """
