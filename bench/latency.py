@@ -1,7 +1,9 @@
 """How long an idle system takes: from a start to the job's code, to its result, and from a signal to the code.
 
 The worker is in another process. Calls come one at a time, with a pause between them, and one after the other without
-a pause. Each side of a pair of stores has its own bare commits in the same run, so that a slow disk shows.
+a pause. Bare commits of one row are measured in the same run, with the same pause and without. A core that has slept,
+and its disk, take longer: on some machines a commit takes three times as long after a pause. A start takes two commits
+to the code, and three to the result.
 
     python bench/latency.py             on SQLite
     python bench/latency.py --postgres  on PostgreSQL
@@ -15,6 +17,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -25,6 +28,7 @@ from postgres_server import Commits, measured, percentile
 
 SAMPLES = 150
 WARM = 10
+PAUSES = {"idle": 0.03, "in a row": 0.0}  # seconds between two calls
 # Milliseconds that are due at the median. The 99th percentile may be twice that.
 DUE = {
     "sqlite": {"start to code": 2.0, "start to result": 3.5, "signal to code": 2.5},
@@ -90,7 +94,7 @@ async def measure(url: str) -> dict[str, dict[str, list[float]]]:
     try:
         await starts(app, WARM, 0)
         found = {}
-        for name, pause in (("idle", 0.03), ("in a row", 0.0)):
+        for name, pause in PAUSES.items():
             found[name] = await starts(app, SAMPLES, pause)
             found[name]["signal to code"] = await signals(app, SAMPLES, pause)
     finally:
@@ -100,9 +104,9 @@ async def measure(url: str) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def report(store: str, found: dict[str, dict[str, list[float]]], commit: float) -> list[str]:
+def report(store: str, found: dict[str, dict[str, list[float]]], commits: dict[str, float]) -> list[str]:
     """Print what was found; return what was missed."""
-    print(f"{store}: a bare commit takes {commit * 1e3:.2f} ms")
+    print(f"{store}: a bare commit takes", ", ".join(f"{took * 1e3:.2f} ms {case}" for case, took in commits.items()))
     missed = []
     for case, kinds in found.items():
         for kind, seconds in kinds.items():
@@ -116,19 +120,29 @@ def report(store: str, found: dict[str, dict[str, list[float]]], commit: float) 
     return missed
 
 
-def sqlite_commit_seconds(folder: Path) -> float:
-    """Time a bare commit on SQLite."""
+def commit_seconds(commit: Callable[[], object]) -> dict[str, float]:
+    """Time bare commits, with and without pauses: the medians."""
+    medians = {}
+    for case, pause in PAUSES.items():
+        taken = []
+        for _ in range(SAMPLES):
+            time.sleep(pause)
+            started = time.perf_counter()
+            commit()
+            taken.append(time.perf_counter() - started)
+        medians[case] = percentile(taken, 0.5)
+    return medians
+
+
+def sqlite_commit_seconds(folder: Path) -> dict[str, float]:
+    """Time bare commits on SQLite."""
     connection = apsw.Connection(str(folder / "bare.db"))
     connection.pragma("journal_mode", "wal")
     connection.pragma("synchronous", "FULL")
     connection.execute("CREATE TABLE bare (n INTEGER PRIMARY KEY)")
-    taken = []
-    for _ in range(300):
-        started = time.perf_counter()
-        connection.execute("INSERT INTO bare DEFAULT VALUES")
-        taken.append(time.perf_counter() - started)
+    medians = commit_seconds(lambda: connection.execute("INSERT INTO bare DEFAULT VALUES"))
     connection.close()
-    return percentile(taken, 0.5)
+    return medians
 
 
 def main() -> int:
@@ -138,13 +152,13 @@ def main() -> int:
     if parser.parse_args().postgres:
         with measured() as server:
             commits = Commits(server.url)
-            commit = percentile([commits.seconds() for _ in range(300)], 0.5)
+            medians = commit_seconds(commits.seconds)
             commits.close()
-            missed = report("postgres", asyncio.run(measure(f"{server.url}?schema=latency")), commit)
+            missed = report("postgres", asyncio.run(measure(f"{server.url}?schema=latency")), medians)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            commit = sqlite_commit_seconds(Path(folder))
-            missed = report("sqlite", asyncio.run(measure(f"sqlite:///{folder}/jobs.db")), commit)
+            medians = sqlite_commit_seconds(Path(folder))
+            missed = report("sqlite", asyncio.run(measure(f"sqlite:///{folder}/jobs.db")), medians)
     for line in missed:
         print(f"MISSED {line}")
     return 1 if missed else 0
