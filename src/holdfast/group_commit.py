@@ -259,8 +259,9 @@ class ThreadJournal:
             if request.answer is _NONE:
                 self._lead(request)
         except BaseException:  # the thread was interrupted
-            with contextlib.suppress(ValueError):  # it was taken meanwhile
-                self._waiting.remove(request)
+            request.is_left = True
+            if self._leader == request.thread:
+                self._leader = None
             raise
         if request.answer is _NONE:
             raise _interrupted()
@@ -283,8 +284,11 @@ class ThreadJournal:
     def _commit(self) -> None:
         batch: list[_ThreadRequest] = []
         while self._waiting and len(batch) < BATCH_MAX:
-            batch.append(self._waiting.popleft())
-            batch[-1].taken = True
+            request = self._waiting[0]  # only this thread removes any
+            if not request.taken and not request.is_left:  # else a commit was interrupted at this line, or its thread
+                request.taken = True
+                batch.append(request)
+            self._waiting.popleft()
         try:
             answers: Sequence[Any] = self.store.commit_blocking([request.command for request in batch])
         except Exception as error:  # every thread of the batch gets it
@@ -297,12 +301,13 @@ class ThreadJournal:
 class _ThreadRequest:
     """A command of a thread. The thread is woken when the command has an answer, or when it is to commit."""
 
-    __slots__ = ("answer", "command", "taken", "thread", "woken")
+    __slots__ = ("answer", "command", "is_left", "taken", "thread", "woken")
 
     def __init__(self, command: Command, thread: int) -> None:
         self.command = command
         self.thread = thread
         self.taken = False  # by a thread that commits it
+        self.is_left = False  # whether its thread was interrupted
         self.answer: Any = _NONE
         self.woken = threading.Lock()
         self.woken.acquire()

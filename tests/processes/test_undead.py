@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import subprocess
 import sys
 import threading
-from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 from holdfast import App, LoopDied
 from holdfast.authoring.conductor import conductor
+from holdfast.client import portal as portals
 from holdfast.client.portal import Portal
 from holdfast.errors import StoreUnavailable
 from holdfast.group_commit import Journal
@@ -58,6 +59,7 @@ def test_the_loop_of_an_app_survives_what_its_callbacks_raise(app: App, what: st
 
 INTERRUPTED = """
 import asyncio, signal, threading
+from holdfast.client import portal as portals
 from holdfast.client.portal import Portal
 
 def interrupt(*_):
@@ -91,10 +93,10 @@ def test_a_call_whose_caller_was_interrupted_is_cancelled() -> None:
 def test_a_call_that_is_interrupted_before_it_waits_leaves_nothing_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     waited = []
 
-    class Waiting(Future[None]):
-        def result(self, timeout: float | None = None) -> None:
-            waited.append(timeout)
-            self.cancel()  # the tracer was asked for a later point
+    class Waiting(portals._Call[None]):
+        def result(self) -> None:
+            waited.append(1)  # the tracer was asked for a later point
+            raise KeyboardInterrupt
 
     async def wait() -> None:
         await asyncio.Event().wait()
@@ -106,8 +108,9 @@ def test_a_call_that_is_interrupted_before_it_waits_leaves_nothing_on_the_loop(m
     for point in count(1):
         coroutine = wait()
         with monkeypatch.context() as patched:
-            patched.setattr("holdfast.client.portal.Future", Waiting)
-            interrupted_at(point, partial(portal.run, coroutine))
+            patched.setattr(portals, "_Call", Waiting)
+            with contextlib.suppress(KeyboardInterrupt):
+                interrupted_at(point, partial(portal.run, coroutine))
         for _ in range(3):  # the loop begins the call, cancels it, and ends it
             portal.run(asyncio.sleep(0))
         assert portal.run(left()) == 0, point

@@ -709,6 +709,34 @@ def test_commits_in_a_row_share_a_notice(trips: list[bool], monkeypatch: pytest.
     with_two_in_still_time(story)
 
 
+def test_a_notice_outlives_the_connection_that_was_to_send_it(
+    trips: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, go = Listener._send_notices, threading.Event()
+
+    def send_later(listener: Listener, connection: Any) -> None:
+        if listener._unsent:
+            assert go.wait(60)
+        send(listener, connection)
+
+    async def story(here: PostgresStore, _: PostgresStore) -> None:
+        await here.commit([submit("first")])
+        await until(lambda: is_sending(here))
+        await asyncio.to_thread(here._listener.flush, 60)
+        monkeypatch.setattr(Listener, "_send_notices", send_later)
+        trips.clear()
+        with listening(here._schema) as other:
+            await here.commit([submit("second")])
+            assert trips == [True]
+            assert here._listener.connection is not None
+            pid = here._listener.connection.info.backend_pid
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))
+            go.set()
+            assert heard(other) == ["3"]
+
+    with_two_in_still_time(story)
+
+
 async def is_sending(store: PostgresStore) -> bool:
     return store._listener._is_sending
 

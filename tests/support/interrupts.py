@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 from collections.abc import Callable
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
+FINALIZERS = {"weakref", "_weakrefset"}  # modules whose functions run when an object is freed
 CHECKS = ("CALL", "JUMP_BACKWARD")  # the instructions after which Python looks for signals, besides a function's start
 
 
@@ -35,15 +37,19 @@ class _Tracer:
         self._checks: dict[FrameType, bool] = {}  # whether the last instruction of a frame looks for signals
 
     def run(self, work: Callable[[], object]) -> None:
-        before = sys.gettrace()
+        """Run a function without the garbage collector: Python ignores what is raised in a finalizer."""
+        before, collects = sys.gettrace(), gc.isenabled()
+        gc.disable()
         sys.settrace(self._trace)
         try:
             work()
         finally:
             sys.settrace(before)
+            if collects:
+                gc.enable()
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if self.has_raised or frame.f_code is _STOP:
+        if self.has_raised or frame.f_code is _STOP or frame.f_globals.get("__name__") in FINALIZERS:
             return None
         frame.f_trace_opcodes = True
         if event == "call" or (event == "opcode" and self._checks.get(frame)):

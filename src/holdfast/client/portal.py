@@ -11,13 +11,11 @@ What can fail:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
-from functools import partial
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError
+from typing import Any, Generic, TypeVar
 
 from holdfast.errors import LoopDied
 
@@ -42,7 +40,7 @@ class Portal:
         self._ending = False
         self._error: LoopDied | None = None
         self._lock = threading.RLock()  # a signal handler may call in the middle of a call
-        self._calls: set[Future[Any]] = set()  # futures that callers wait for
+        self._calls: set[_Call[Any]] = set()  # that callers wait for
         self._thread = threading.Thread(target=self._serve, name=f"holdfast-{name}", daemon=True)
         self._thread.start()
 
@@ -56,27 +54,19 @@ class Portal:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a blocking call on the app's own event loop would wait for itself: use the async form")
-        call: Future[T] = Future()
-
-        def begin() -> None:
-            if call.done():  # the caller was interrupted before this
-                coroutine.close()
-                return
-            task = self.loop.create_task(coroutine)
-            task.add_done_callback(partial(_copy, call))
-            call.add_done_callback(partial(_cancel_left, self.loop, task))
-
+        call = _Call(coroutine, self.loop)
         try:
             with self._lock:
                 self._calls.add(call)
                 if self._error is None:
-                    self.loop.call_soon_threadsafe(begin)
+                    self.loop.call_soon_threadsafe(call.begin)
                 else:
                     coroutine.close()
-                    call.set_exception(LoopDied(str(self._error)))
+                    call.end(LoopDied(str(self._error)))
             return call.result()
         except BaseException:
-            call.cancel()  # if the caller was interrupted: nothing hears of the result
+            if not call.has_ended:  # the caller was interrupted, and nothing hears of the result
+                self.loop.call_soon_threadsafe(call.cancel)
             raise
         finally:
             self._calls.discard(call)
@@ -93,8 +83,7 @@ class Portal:
                 self._error = error
             calls = list(self._calls)
         for call in calls:
-            if not call.done():
-                call.set_exception(LoopDied(str(error)))
+            call.end(LoopDied(str(error)))
 
     def stop(self) -> None:
         """Stop the loop and its thread. A dead loop stays as it is: it cannot be stopped."""
@@ -129,23 +118,60 @@ class Portal:
                 )
 
 
-def _copy(call: Future[T], task: asyncio.Task[T]) -> None:
-    """Pass the outcome of a coroutine to the caller's future, unless `die` has already completed it."""
-    if call.done():
-        if not task.cancelled():
-            task.exception()  # nothing hears of it
-        return
-    if task.cancelled():
-        call.cancel()
-        call.set_running_or_notify_cancel()
-    elif (error := task.exception()) is not None:
-        call.set_exception(error)
-    else:
-        call.set_result(task.result())
+class _Call(Generic[T]):
+    """A coroutine on the loop, and the thread that waits for it.
 
+    A signal handler may interrupt the thread at any line. So the loop takes no lock that the thread may have left
+    locked, as it may with a `Future`.
+    """
 
-def _cancel_left(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T], call: Future[T]) -> None:
-    """Cancel a coroutine whose caller no longer waits."""
-    if call.cancelled():
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(task.cancel)
+    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self.has_ended = False
+        self._coroutine = coroutine
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+        self._is_left = False
+        self._error: BaseException | None = None
+        self._value: Any = None
+        self._first = threading.Lock()  # whoever gets it says how the call ends; it stays locked
+        self._unset = threading.Lock()
+        self._unset.acquire()
+
+    def begin(self) -> None:
+        """Run the coroutine. Called on the loop."""
+        if self._is_left:
+            self._coroutine.close()
+            return
+        self._task = self._loop.create_task(self._coroutine)
+        self._task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, or let it never begin. Called on the loop."""
+        self._is_left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def end(self, error: BaseException | None, value: Any = None) -> None:
+        """Let the thread continue with an error or a value. The first end counts."""
+        if self._first.acquire(blocking=False):
+            self._error, self._value, self.has_ended = error, value, True
+            self._unset.release()
+
+    def result(self) -> T:
+        """Wait for the end. Return the value or raise the error."""
+        self._unset.acquire()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # the traceback refers to this frame
+        value: T = self._value
+        return value
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.end(CancelledError())
+        elif (error := task.exception()) is not None:
+            self.end(error)
+        else:
+            self.end(None, task.result())

@@ -17,8 +17,13 @@ _HARMLESS = {signal.SIG_DFL, signal.SIG_IGN, None, signal.default_int_handler}
 _SIGNALS = sorted(map(int, signal.valid_signals()))
 
 
+def is_interruptible() -> bool:
+    """Return whether Python runs signal handlers in the calling thread: it is the main thread."""
+    return threading.get_ident() == threading.main_thread().ident
+
+
 def may_run_handlers() -> bool:
     """Return whether a signal handler of the program may run in the calling thread."""
-    if threading.get_ident() != threading.main_thread().ident:
+    if not is_interruptible():
         return False
     return not _HARMLESS.issuperset(map(_handler_of, _SIGNALS))

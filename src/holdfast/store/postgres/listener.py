@@ -142,26 +142,36 @@ class Listener:
                     self._hear(EVERYTHING)  # earlier notices were lost
                     self._is_sending = True
                     self._listen(connection)
-                    self._stop_sending(connection)
+                    self._stop_sending()
+                    self._send_notices(connection)
             except psycopg.Error:
-                self._stop_sending(None)
+                self._stop_sending()
                 self._stopping.wait(AGAIN_SECONDS)
+            finally:
+                self._stop_sending()
 
-    def _stop_sending(self, connection: Connection | None) -> None:
-        """Send what is left, if there is a connection. From here on the one that writes sends notices."""
+    def _stop_sending(self) -> None:
+        """Take no more notices to send: from here on the connection that writes sends them. The last ones stay."""
         with self._pipe:
             self._is_sending = False
-        if connection is not None:
-            self._send_notices(connection)
         self._sent.set()
 
     def _send_notices(self, connection: Connection) -> None:
-        """Send one notice for all commits since the last. If the server refuses it, it is lost, and the others poll."""
+        """Send one notice for all commits since the last.
+
+        If the connection has ended, the next one sends it. If the server refuses it, it is lost, and the others poll.
+        """
         with self._pipe:
             change, self._unsent = self._unsent, 0
         if change:
-            with contextlib.suppress(psycopg.Error), self._watched(connection):
-                connection.execute(NOTIFY, self.message(change))
+            try:
+                with self._watched(connection):
+                    connection.execute(NOTIFY, self.message(change))
+            except psycopg.Error:
+                if connection.closed:
+                    with self._pipe:
+                        self._unsent |= change
+                    raise
         with self._pipe:
             if not self._unsent:
                 self._sent.set()

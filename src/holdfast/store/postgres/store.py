@@ -1,11 +1,11 @@
 """The PostgreSQL store: jobs for workers on any number of hosts, which share only the database.
 
 Acknowledged means committed by the server, with its own `synchronous_commit`. All writes of a process go through one
-connection, a whole batch in one transaction at READ COMMITTED. A thread of its own writes for loops. A blocking call
-writes in its caller's thread, if no other thread is writing. A transaction locks the rows first, then reads the time,
-which is the server's. The commonest batches are decided before that, and checked under the locks (`optimistic_batch`).
-Reads have their own connection; a third one listens. Only listening depends on the state of a session, so the other two
-may use a pooler in transaction mode.
+connection, a whole batch in one transaction at READ COMMITTED. A thread of its own writes for loops, and for the main
+thread. In other threads a blocking call writes by itself, if no other thread is writing. A transaction locks the rows
+first, then reads the time, which is the server's. The commonest batches are decided before that, and checked under the
+locks (`optimistic_batch`). Reads have their own connection; a third one listens. Only listening depends on the state of
+a session, so the other two may use a pooler in transaction mode.
 
 What can fail:
 
@@ -18,7 +18,6 @@ What can fail:
 - Two transactions conflict (a deadlock, a key that both create): the batch is executed again, a little later each time.
 - The database cannot store a value (a name with a NUL, or too long for an index), and the batch fails. It is executed
   again command by command, and only the command with the value is refused.
-- A call is interrupted (Ctrl-C): the next one opens a new connection.
 - A notice is lost: a waiting process polls at least every `floor_seconds`. A notice follows its commit in a transaction
   of its own that waits for no disk, most often on the connection of the listener. The server lets one notifying
   transaction at a time commit, in the whole cluster. With the notice inside, commits of many processes would follow one
@@ -69,7 +68,7 @@ from holdfast.store.postgres.statements import Statements
 from holdfast.store.postgres.transaction import Transaction, by_queue
 from holdfast.store.request_keys import without_keys
 from holdfast.store.run_queries import marks_in
-from holdfast.store.signal_handlers import may_run_handlers
+from holdfast.store.signal_handlers import is_interruptible
 from holdfast.store.sql.columns import limits_of
 from holdfast.store.sql.event_rows import events_of
 from holdfast.store.sql.migrate import quoted
@@ -141,7 +140,6 @@ class PostgresStore(SqlReads):
         self._commit_reply: psycopg.Cursor[Any] | None = None  # of the last COMMIT that was sent
         self._closing = threading.Lock()
         self._writing = threading.Lock()  # while the connection that writes is used, or closed for good
-        self._is_interrupted = False  # whether a commit is under way or was interrupted; then nothing is known of it
         self._is_shut = False
         self._process = os.getpid()  # a forked child must not use the connection
         try:
@@ -157,7 +155,9 @@ class PostgresStore(SqlReads):
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._commit, batch)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        answers = None if self._writing.locked() or may_run_handlers() else self._commit_here(batch)
+        answers = None
+        if not self._writing.locked() and not is_interruptible():
+            answers = self._commit_here(batch)
         if answers is None:
             answers = self._commit_in_writer(batch)
         if any(isinstance(command, c.PutWorker) for command in batch):
@@ -177,12 +177,14 @@ class PostgresStore(SqlReads):
     def _commit_here(self, batch: Sequence[c.Command]) -> list[Any] | None:
         """Commit in the calling thread, because to wake another one takes long; return None if that one has to refuse.
 
-        Ctrl-C may interrupt this at any line. The next commit then begins with a new connection.
+        Not in the main thread: Ctrl-C there must not wait for the server, and the driver may lose it.
         """
-        answers = None
         with self._writing:
-            if not self._is_shut and os.getpid() == self._process:
-                answers = self._commit_alone(batch)
+            if self._is_shut:
+                return None
+            answers, change = self._commit_alone(batch)
+        if change:
+            self._tell(change)
         return answers
 
     def subscribe(self, notice: Callable[[int], None]) -> Callable[[], None]:
@@ -309,31 +311,31 @@ class PostgresStore(SqlReads):
 
     def _commit(self, batch: Sequence[c.Command]) -> list[Any]:
         with self._writing:
-            return self._commit_alone(batch)
-
-    def _commit_alone(self, batch: Sequence[c.Command]) -> list[Any]:
-        if self._is_interrupted and self._write_connection is not None:
-            self._write_connection.close()
-        self._is_interrupted = True  # until this has ended
-        try:
-            answers, change = self._guard(lambda: self._persist(batch))
-        except _NotStorable as refusal:
-            self._is_interrupted = False
-            return self._one_by_one(batch, refusal)
-        except Exception:
-            self._is_interrupted = False
-            raise
-        self._is_interrupted = False
+            answers, change = self._commit_alone(batch)
         if change:
             self._tell(change)
         return answers
 
-    def _one_by_one(self, batch: Sequence[c.Command], why: Exception) -> list[Any]:
+    def _commit_alone(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
+        """Execute a batch; return the results, and what has changed."""
+        if os.getpid() != self._process:
+            raise StoreUnavailable("this store was opened before fork(), by the parent process: open a new one here")
+        try:
+            return self._guard(lambda: self._persist(batch))
+        except _NotStorable as refusal:
+            return self._one_by_one(batch, refusal)
+
+    def _one_by_one(self, batch: Sequence[c.Command], why: Exception) -> tuple[list[Any], int]:
         """Execute a batch command by command, and refuse only the one with a value that cannot be stored."""
-        if len(batch) > 1:
-            return [answer for command in batch for answer in self._commit_alone([command])]
-        what = type(unwrapped(without_keys(batch))[0]).__name__.lower()
-        return [InvalidArguments(what, f"the database cannot store it: {one_line(why)}")]
+        if len(batch) == 1:
+            what = type(unwrapped(without_keys(batch))[0]).__name__.lower()
+            return [InvalidArguments(what, f"the database cannot store it: {one_line(why)}")], 0
+        answers, changes = [], 0
+        for command in batch:
+            answer, change = self._commit_alone([command])
+            answers += answer
+            changes |= change
+        return answers, changes
 
     def _persist(self, batch: Sequence[c.Command]) -> tuple[list[Any], int]:
         last: Exception | None = None

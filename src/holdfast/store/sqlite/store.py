@@ -188,7 +188,10 @@ class SqliteStore(SqlReads):
                     return None
                 raise
             finally:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                try:  # noqa: SIM105 - an interrupt could end `suppress`, which is Python code, before the call
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                except OSError:
+                    pass  # the system has no locks for this file
             if done[1].change:
                 self._lock_here.ring()
         return done
@@ -442,8 +445,7 @@ class SqliteStore(SqlReads):
             answers = transaction.carry_out(batch)
             connection.execute("COMMIT")
         except BaseException:
-            self._rows.clear()
-            if connection.in_transaction:
+            if connection.in_transaction:  # at once: others cannot write until then
                 connection.execute("ROLLBACK")
             raise
         self._remember(transaction.held())
