@@ -161,15 +161,21 @@ def test_an_interrupt_at_any_point_leaves_no_lock_and_no_wrong_row(store: WhereS
 
 
 def test_an_interrupted_write_is_there_or_not_and_the_next_one_works(store: WhereStore) -> None:
+    """If it is there, this process has heard of it."""
     journal = ThreadJournal(store)
     names = iter(range(100_000))
+    told: list[int] = []
+    store._notices.append(told.append)
 
     def write() -> None:
         journal.write(submit(f"job-{next(names):06}"))
 
     for point in count(1):
+        told.clear()
+        stored = jobs_of(store)
         if not interrupted_at(point, write):
             break
+        assert told or jobs_of(store) == stored, point
         write()
         assert not journal._waiting, point
         assert journal._leader is None, point

@@ -160,10 +160,16 @@ class SqliteStore(SqlReads):
         return await self._writer.arun(lambda: self._transact(batch), self._ring_and_tell)
 
     def commit_blocking(self, batch: Sequence[c.Command]) -> list[Any]:
-        done = None if self._writing.locked() or may_run_handlers() else self._commit_here(batch)
-        if done is None:
-            return self._writer.run(lambda: self._transact(batch), self._ring_and_tell)
-        return self._tell_of(done)
+        try:
+            done = None if self._writing.locked() or may_run_handlers() else self._commit_here(batch)
+            if done is None:
+                return self._writer.run(lambda: self._transact(batch), self._ring_and_tell)
+            return self._tell_of(done)
+        except Exception:
+            raise
+        except BaseException:  # it was interrupted, perhaps between the COMMIT and the notice
+            self._tell(EVERYTHING)
+            raise
 
     def _commit_here(self, batch: Sequence[c.Command]) -> Committed | None:
         """Commit in the calling thread; return None if it would have to wait for another thread, process or program.
