@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StoreUnavailable
 
@@ -32,7 +32,7 @@ fcntl: Any = _fcntl
 
 S = TypeVar("S")
 T = TypeVar("T")
-_Task = tuple[Future[Any], Callable[[], Any], Callable[[Any], Any] | None]  # the work, and what to run after the lock
+R = TypeVar("R", bound="Future[Any] | _ThreadResult[Any]")
 
 BUSY_SECONDS = 30.0  # how long another process may hold a file before callers get an error
 CLOSE_SECONDS = 1.0  # how long a closing store waits for the lock, for queued work
@@ -152,6 +152,61 @@ class FileLock:
         return None
 
 
+class _ThreadResult(Generic[T]):
+    """What a `Future` is, for one thread that waits for a task.
+
+    A signal handler may interrupt that thread at any line. It would leave the lock of a `Future` behind, and the thread
+    that executes the tasks would wait for it without end.
+    """
+
+    def __init__(self) -> None:
+        self._begun = threading.Lock()  # taken by what comes first: the begin of the task, or its cancel
+        self._unset = threading.Lock()
+        self._unset.acquire()
+        self._is_cancelled = False
+        self._error: BaseException | None = None
+        self._value: Any = None
+
+    def set_running_or_notify_cancel(self) -> bool:
+        return self._begun.acquire(blocking=False)
+
+    def cancel(self) -> bool:
+        if self._begun.acquire(blocking=False):
+            self._is_cancelled = True
+            self._unset.release()
+        return self._is_cancelled
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def set_result(self, value: T) -> None:
+        self._value = value
+        self._unset.release()
+
+    def set_exception(self, error: BaseException) -> None:
+        self._error = error
+        self._unset.release()
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the end of the task. Return its result or raise its error."""
+        if not self._unset.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError
+        self._unset.release()  # it may be asked again
+        if self._is_cancelled:
+            raise CancelledError
+        value: T = self._value
+        if self._error is None:
+            return value
+        try:
+            raise self._error
+        finally:
+            del self  # the traceback refers to this frame
+
+
+# The work, and what to run after the lock.
+_Task = tuple[Future[Any] | _ThreadResult[Any], Callable[[], Any], Callable[[Any], Any] | None]
+
+
 class WriteThread:
     """A thread that executes one task after another, most of them under a `FileLock`.
 
@@ -165,7 +220,7 @@ class WriteThread:
         self._guard = guard
         self._process = os.getpid()
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._under_way: Future[Any] | None = None
+        self._under_way: Future[Any] | _ThreadResult[Any] | None = None
         # No task comes after the last one: nothing would execute it. A signal handler may submit inside a submission.
         self._closing = threading.RLock()
         self._closed = False
@@ -174,16 +229,15 @@ class WriteThread:
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Run a function in the thread, without the lock."""
-        return self._submit(lambda: work(*arguments), None)
+        return self._submit(Future(), lambda: work(*arguments), None)
 
     def is_current(self) -> bool:
         """Return whether the caller is this thread."""
         return threading.current_thread() is self._thread
 
-    def _submit(self, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> Future[Any]:
+    def _submit(self, future: R, work: Callable[[], Any], then: Callable[[Any], Any] | None) -> R:
         if os.getpid() != self._process:
             raise StoreUnavailable(FORKED)
-        future: Future[Any] = Future()
         with self._closing:
             if self._closed:
                 raise StoreUnavailable(CLOSED)
@@ -198,7 +252,7 @@ class WriteThread:
         Raises:
             StoreUnavailable: another process holds the lock for too long; nothing was done.
         """
-        future: Future[T] = self._submit(work, then)
+        future: _ThreadResult[T] = self._submit(_ThreadResult(), work, then)
         try:
             return future.result(self._lock.wait_seconds)
         except TimeoutError:
@@ -210,7 +264,7 @@ class WriteThread:
 
     async def arun(self, work: Callable[[], S], then: Callable[[S], T]) -> T:
         """Do the same as `run`, without blocking the loop."""
-        future: Future[T] = self._submit(work, then)
+        future: Future[T] = self._submit(Future(), work, then)
         gave_up = False
 
         def give_up() -> None:
@@ -256,7 +310,9 @@ class WriteThread:
             del task  # it refers to the store, which must be collected when its caller drops it
         self._lock.close()
 
-    def _do(self, future: Future[Any], work: Callable[[], Any], then: Callable[[Any], Any] | None) -> None:
+    def _do(
+        self, future: Future[Any] | _ThreadResult[Any], work: Callable[[], Any], then: Callable[[Any], Any] | None
+    ) -> None:
         self._under_way = future
         begun = False
         try:
