@@ -133,7 +133,7 @@ class _Call(Generic[T]):
         self._is_left = False
         self._error: BaseException | None = None
         self._value: Any = None
-        self._first = threading.Lock()  # whoever gets it says how the call ends; it stays locked
+        self._first = threading.Lock()  # taken by the first end, which counts
         self._unset = threading.Lock()
         self._unset.acquire()
 
