@@ -120,12 +120,15 @@ async def the_fork_of_a_child_is_cancelled_with_the_parent(lab: Lab) -> None:
 async def a_fork_gets_the_signals_that_it_waits_for_again_and_those_that_were_not_used(lab: Lab) -> None:
     version = await _misfit(lab)
     await lab.do(SendSignal("a", "later", {"n": 2}, "s2"))
+    sent_at = (await lab.store.inbox("a"))[-1].at
     await lab.do(SendSignal("a", "holdfast:child:x", {"n": 3}, "c.1"))
     await lab.do(Pause("a"))
     again = (("s1", "go", {"n": 1}),)
+    lab.clock.move(10)
     await lab.do(Answer("a", "pay:2", "fork", version, fork=submission("b"), signals=again))
     inbox = [(signal.id, signal.key, signal.payload) for signal in await lab.store.inbox("b")]
     assert inbox == [("s1", "go", {"n": 1}), ("s2", "later", {"n": 2})]
+    assert (await lab.store.inbox("b"))[-1].at == sent_at, "when it was sent"
     assert (await lab.job("b")).state is JobState.WAITING, "it is paused"
     assert await lab.do(SendSignal("b", "go", None, "s1")) == SignalResult("repeat")
     await lab.do(Resume("b"))

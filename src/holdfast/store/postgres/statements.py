@@ -131,9 +131,9 @@ class Statements:
         self.write_jobs = {"new": insert_jobs, "grown": grow_jobs, "changed": update_jobs}
         # The payloads are in binary: to quote a list as text takes 2 µs for each quote and backslash in them.
         self.insert_signals = (
-            f"INSERT INTO {schema}.signals (job, id, key, payload, at, used) SELECT x.job, x.id, x.key,"
-            " x.payload::json, %s, false FROM unnest(%s::text[], %s::text[], %s::text[], %b::text[])"
-            " WITH ORDINALITY AS x(job, id, key, payload, place) ORDER BY x.place"
+            f"INSERT INTO {schema}.signals (job, id, key, at, payload, used) SELECT x.job, x.id, x.key, x.at,"
+            " x.payload::json, false FROM unnest(%s::text[], %s::text[], %s::text[], %s::float8[], %b::text[])"
+            " WITH ORDINALITY AS x(job, id, key, at, payload, place) ORDER BY x.place"
         )
         self.use_signals = (
             f"UPDATE {schema}.signals s SET used = true FROM unnest(%s::text[], %s::text[]) AS x(job, id)"

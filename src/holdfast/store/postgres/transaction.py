@@ -280,10 +280,10 @@ class Transaction(Batch):
 
     def write_signals(self, kept: list[Signal], used: list[Signal]) -> None:
         """Write signals with few statements, in the order in which they came."""
-        rows = [(signal.job, signal.id, signal.key, _encode(signal.payload).decode()) for signal in kept]
+        rows = [(signal.job, signal.id, signal.key, signal.at, _encode(signal.payload).decode()) for signal in kept]
         for portion in _portions(rows, lambda row: len(row[-1])):
             columns = map(list, zip(*portion, strict=True))
-            self._connection.execute(self._sql.insert_signals, (self.now, *columns))
+            self._connection.execute(self._sql.insert_signals, list(columns))
         if used:
             names = [signal.job for signal in used], [signal.id for signal in used]
             self._connection.execute(self._sql.use_signals, names)
